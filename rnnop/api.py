@@ -1,0 +1,616 @@
+"""The operator: `rnn`, `rnn_vjp`, `explain` and `prepack`.
+
+One call is a straight line: which family the arrays are of, what network it is (`RNNSpec`), which
+steps happen (`RaggedPlan`), whether everything fits together (`validate`), which backend runs it,
+the run in packed order, and the way back to the caller's order (`Storage`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+
+from . import arrays, backends, validate
+from . import dropout as streams
+from .arrays import Array, HostBools, HostInts
+from .backends import Cotangents, Problem, Result
+from .clips import Clip
+from .errors import DTypeError, ShapeError, SpecError, blame
+from .packing import PackedSequence
+from .ragged import RaggedPlan, batch_first_storage, make_plan, packed_storage
+from .spec import RNNSpec, check_bool, check_dropout
+from .storage import Storage
+from .weights import PrepackedWeights, RNNGrads, RNNWeights
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RNNOutput(NamedTuple):
+    """What `rnn` returns. All arrays are fresh, C-contiguous, and of the family and dtype of `x`.
+
+    Attributes
+    ----------
+    y : array (T, N, D*P), (N, T, D*P) with `batch_first`, or a PackedSequence
+        Output of the last layer, forward direction first.
+    h_n : array (L*D, N, P)
+        State after each row's own last real step, of every layer and direction.
+    c_n : array (L*D, N, H) or None
+        Cell state likewise; None unless the mode is 'lstm'.
+    c : array (T, N, D*H) as `y`, or None
+        Cell state of every step of the last layer, 0 at masked steps; None unless asked for with
+        `return_cell_states`.
+    """
+
+    y: Any
+    h_n: Array
+    c_n: Array | None
+    c: Any
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a call would run: its text is meant to be printed.
+
+    Attributes
+    ----------
+    backend : str
+        The backend that would run it.
+    refusals : dict
+        The reason of every backend that could not.
+    spec : RNNSpec
+        The network.
+    layout : str
+        How the steps reach the backend.
+    precision : str
+        The dtype of the data, and that of the arithmetic.
+    """
+
+    backend: str
+    refusals: dict[str, str]
+    spec: RNNSpec
+    layout: str
+    precision: str
+
+    def __str__(self) -> str:
+        lines = [
+            f"network    {self.spec}",
+            f"backend    {self.backend}",
+            f"layout     {self.layout}",
+            f"precision  {self.precision}",
+        ]
+        lines += [f"not {name}: {reason}" for name, reason in self.refusals.items()]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A call that has been checked: what a backend is given, and the way back."""
+
+    problem: Problem
+    storage: Storage
+    backend: str
+    h0: Array
+    c0: Array | None
+    c0_given: Array | None
+    return_cell_states: bool
+
+
+def _prepare(
+    x: Array | PackedSequence,
+    weights: RNNWeights | PrepackedWeights,
+    h0: Array | None = None,
+    c0: Array | None = None,
+    *,
+    mode: str = "gru",
+    mask: Any = None,
+    lengths: Any = None,
+    resets: Any = None,
+    batch_first: bool = False,
+    reverse: bool = False,
+    dropout: float = 0.0,
+    training: bool = False,
+    seed: int | None = None,
+    dropout_masks: Any = None,
+    cell_clip: Any = None,
+    cell_clip_nan: bool = False,
+    proj_clip: Any = None,
+    gate_clip: Any = None,
+    reset_after: bool = True,
+    activations: Any = None,
+    input_forget: bool = False,
+    masked_output: str = "zero",
+    return_cell_states: bool = False,
+    backend: str = "auto",
+) -> _Call:
+    """Check a call and bring it into packed order. The signature is that of `rnn`."""
+    check_bool("batch_first", batch_first)
+    check_bool("return_cell_states", return_cell_states)
+    validate.choice("masked_output", masked_output, ("zero", "hold"))
+    plain = _plain_weights(weights, mode)
+    spec = RNNSpec.of(
+        plain,
+        mode=mode,
+        reverse=reverse,
+        dropout=dropout,
+        training=training,
+        cell_clip=cell_clip,
+        cell_clip_nan=cell_clip_nan,
+        proj_clip=proj_clip,
+        gate_clip=gate_clip,
+        reset_after=reset_after,
+        activations=activations,
+        input_forget=input_forget,
+    )
+    with blame(spec=spec):
+        if return_cell_states and not spec.has_cell_state:
+            raise SpecError(
+                f"`return_cell_states` is True with mode {mode!r}; "
+                "only mode 'lstm' has a cell state"
+            )
+        data, leading, plan = _steps(x, mask, lengths, resets, bool(batch_first))
+        family = str(arrays.family(data))
+        xp = arrays.namespace(family)
+        if data.shape[-1] != spec.input_size:
+            raise ShapeError(
+                f"`x` has {data.shape[-1]} features, its shape is {tuple(data.shape)}; "
+                f"expected input_size = {spec.input_size}, as `weights.w_ih[0]` has it"
+            )
+        validate.weights_agree(plain, spec, data)
+        packed = x if isinstance(x, PackedSequence) else None
+        storage = Storage(spec, plan, xp, leading, packed, hold=masked_output == "hold")
+        h_rows = _initial_state("h0", h0, storage, data)
+        c_rows = c0_given = None
+        if spec.has_cell_state or c0 is not None:
+            c0_given = _initial_state("c0", c0, storage, data)
+            c_rows = _cell_clip(storage)(c0_given)
+        problem = Problem(
+            spec,
+            plan,
+            family,
+            xp,
+            weights=plain,
+            x=storage.rows_in(data),
+            h0=storage.states_in(h_rows),
+            c0=None if c_rows is None else storage.states_in(c_rows),
+            dropout_masks=_dropout(storage, data, training, validate.seed(seed), dropout_masks),
+        )
+        if spec.num_layers == 1 and check_dropout(dropout) > 0.0:
+            warnings.warn(
+                f"dropout={dropout} has no effect on a single layer: it acts between layers",
+                UserWarning,
+                stacklevel=4,
+            )
+        chosen = backends.choose(backend, problem)
+    return _Call(
+        problem, storage, chosen, h_rows, c_rows, c0_given, return_cell_states=return_cell_states
+    )
+
+
+def _takes_a_call(
+    prepare: Callable[P, _Call],
+) -> Callable[[Callable[[_Call], R]], Callable[P, R]]:
+    """Turn a function of a checked call into a public one with the arguments of `prepare`.
+
+    So the long signature is written once, and the public functions cannot drift apart.
+    """
+
+    def decorate(function: Callable[[_Call], R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def public(*args: P.args, **kwargs: P.kwargs) -> R:
+            with blame(function.__name__):
+                return function(prepare(*args, **kwargs))
+
+        returns = inspect.signature(function).return_annotation
+        signature = inspect.signature(prepare).replace(return_annotation=returns)
+        public.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
+        return public
+
+    return decorate
+
+
+@_takes_a_call(_prepare)
+def rnn(call: _Call) -> RNNOutput:
+    """Run a network of recurrent layers over a batch, whatever its steps look like.
+
+    Parameters
+    ----------
+    x : array (T, N, I), (N, T, I) with `batch_first`, or a PackedSequence
+        Input; float64, float32, float16 or bfloat16, of NumPy, CuPy, PyTorch or JAX.
+    weights : RNNWeights or PrepackedWeights
+        They also say how many layers and directions there are, and every size.
+    h0 : array (L*D, N, P), optional
+        Initial state; zeros by default. P is H without a projection.
+    c0 : array (L*D, N, H), optional
+        Initial cell state of an LSTM; zeros by default.
+    mode : {'gru', 'lstm', 'rnn_tanh', 'rnn_relu'}
+        The cell.
+    mask : bool (T, N), or (N, T) with `batch_first`, optional
+        True where the step is real, in any pattern. A masked step did not happen.
+    lengths : (N,) integers in 0..T, optional
+        The same for right-padded rows; a list, or an array on any device. Not with `mask`.
+    resets : bool (T, N), or (N, T) with `batch_first`, optional
+        True where a new episode starts: the state before it is zero.
+    batch_first : bool
+        Whether x, mask, resets, y and the dropout masks have the rows first.
+    reverse : bool
+        Run a single direction from each row's last real step to its first.
+    dropout : float in [0, 1)
+        Probability of dropping an output between layers, in training; the rest is scaled by
+        1 / (1 - dropout).
+    training : bool
+        Whether dropout acts.
+    seed : int, optional
+        Makes dropout reproducible.
+    dropout_masks : L-1 bool arrays shaped as y, optional
+        The caller's own masks, True where an output is kept; `seed` is then not used.
+    cell_clip : float c for (-c, c), or (low, high), optional
+        Bounds of the cell state wherever it is read, and of c_n and c; rounded to float32.
+    cell_clip_nan : bool
+        A NaN cell state becomes `low`; otherwise it stays.
+    proj_clip : as cell_clip, optional
+        Bounds of h after the projection.
+    gate_clip : as cell_clip, optional
+        ONNX's clip: bounds of the gate pre-activations and of the argument of the output
+        activation.
+    reset_after : bool
+        Whether a GRU applies r after the product (cuDNN, PyTorch) or before (ONNX, PlaNet).
+    activations : sequence, optional
+        A name, (name, alpha), (name, alpha, beta) or `Activation` for (f, g, h) of an LSTM, (f, g)
+        of a GRU, (f,) of a plain RNN; twice as many give each direction its own.
+    input_forget : bool
+        LSTM with f = 1 - i.
+    masked_output : {'zero', 'hold'}
+        What y shows at a masked step: 0, or the last real output before it in that direction's
+        order.
+    return_cell_states : bool
+        Whether to return `c`.
+    backend : {'auto', 'reference'}
+        A backend that is named runs, or raises with the reason.
+
+    Returns
+    -------
+    RNNOutput
+        (y, h_n, c_n, c).
+
+    Raises
+    ------
+    ShapeError
+        An array has the wrong shape or a value out of its range.
+    DTypeError
+        An argument has the wrong type, dtype, device or array family.
+    SpecError
+        An option is unknown, out of range or contradicts another.
+    UnsupportedError
+        The backend that was named cannot run the call.
+
+    Warns
+    -----
+    UserWarning
+        `dropout` is given with a single layer, where it has no effect.
+
+    Notes
+    -----
+    For input x_t and the state h = h_{t-1}, c = c_{t-1} (* elementwise, s the logistic function)::
+
+        rnn_*   h_t = act(W x_t + b_i + R h + b_h)
+        gru     r = s(W_r x_t + b_ir + R_r h + b_hr);  z = s(W_z x_t + b_iz + R_z h + b_hz)
+                n = tanh(W_n x_t + b_in + r * (R_n h + b_hn))    with reset_after
+                n = tanh(W_n x_t + b_in + R_n (r * h) + b_hn)    without
+                h_t = (1 - z) * n + z * h
+        lstm    i = s(.. + p_i * c);  f = s(.. + p_f * c);  g = tanh(..)
+                c_t = clip(f * c + i * g);  o = s(.. + p_o * c_t)
+                m = o * tanh(c_t);  h_t = m, or proj_clip(W_hr m)
+
+    A row in a batch gives what it gives alone with its masked steps cut out; the backward direction
+    starts at its last real step. A row without any real step passes its state through. Whatever
+    lies at masked steps of x reaches no output.
+
+    `resets` cut a row into independent segments: h0 enters the first one forward (unless it starts
+    with a reset) and the last one backward; h_n leaves the last forward and the first backward.
+
+    Examples
+    --------
+    >>> import numpy as np, rnnop
+    >>> w = rnnop.init_weights("gru", input_size=3, hidden_size=4, bidirectional=True, seed=0)
+    >>> x = np.ones((5, 2, 3), np.float32)
+    >>> out = rnnop.rnn(x, w, lengths=[5, 2], mode="gru")
+    >>> out.y.shape, out.h_n.shape
+    ((5, 2, 8), (2, 2, 4))
+    >>> bool((out.y[2:, 1] == 0).all())
+    True
+    """
+    return _outputs(call, _forward(call, keep=False))
+
+
+@_takes_a_call(_prepare)
+def rnn_vjp(call: _Call) -> tuple[RNNOutput, VJP]:
+    """Run `rnn`, and return its vector-Jacobian product beside the output.
+
+    The arguments are those of `rnn`.
+
+    Returns
+    -------
+    RNNOutput
+        As from `rnn`.
+    VJP
+        ``vjp(dy, dh_n=None, dc_n=None, dc=None)`` returns `RNNGrads`; a cotangent that is None
+        stands for zeros. It may be called any number of times.
+
+    Notes
+    -----
+    What lies at masked steps of `dy` reaches no gradient. With ``masked_output="hold"`` the
+    masked steps of y are copies of real ones, so there `dy` counts towards the step that is shown,
+    and only what lies before a row's first real step is without effect.
+
+    A clip has gradient 1 inside and on its bounds, 0 outside; no gradient goes through a NaN that
+    `cell_clip_nan` replaces.
+
+    Examples
+    --------
+    >>> import numpy as np, rnnop
+    >>> w = rnnop.init_weights("gru", input_size=3, hidden_size=4, seed=0)
+    >>> x = np.ones((5, 2, 3), np.float32)
+    >>> out, vjp = rnnop.rnn_vjp(x, w, lengths=[5, 2])
+    >>> grads = vjp(np.ones_like(out.y))
+    >>> grads.x.shape, grads.weights.w_hh[0].shape
+    ((5, 2, 3), (12, 4))
+    """
+    result = _forward(call, keep=True)
+    return _outputs(call, result), VJP(call, result)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VJP:
+    """The vector-Jacobian product of one call of `rnn_vjp`."""
+
+    _call: _Call
+    _result: Result
+
+    def __call__(
+        self, dy: Any, dh_n: Array | None = None, dc_n: Array | None = None, dc: Any = None
+    ) -> RNNGrads:
+        """Return the gradients of sum(y * dy) + sum(h_n * dh_n) + sum(c_n * dc_n) + sum(c * dc).
+
+        Parameters
+        ----------
+        dy : array or PackedSequence like y, or None
+            Cotangent of the outputs.
+        dh_n, dc_n : array like h_n and c_n, optional
+            Cotangents of the final states.
+        dc : array or PackedSequence like c, optional
+            Cotangent of the cell states of every step; only with `return_cell_states`.
+
+        Returns
+        -------
+        RNNGrads
+            Gradients of x, the weights, h0 and c0.
+        """
+        call, storage = self._call, self._call.storage
+        spec, x = storage.spec, call.problem.x
+        with blame("vjp", spec):
+            if dc is not None and not call.return_cell_states:
+                raise SpecError(
+                    "`dc` is given, and rnn_vjp was called with return_cell_states=False; "
+                    "expected True"
+                )
+            states = {
+                name: None if value is None else validate.state(name, value, spec, batch_size, x)
+                for name, value in (("dh_n", dh_n), ("dc_n", dc_n))
+                for batch_size in (storage.plan.batch_size,)
+            }
+            dy = _output_cotangent("dy", dy, storage, x, spec.output_size)
+            dc = None if dc is None else _output_cotangent("dc", dc, storage, x, spec.hidden_size)
+        dh_rows = _zeros_if_none(states["dh_n"], call.h0, storage)
+        dc_rows = None
+        if call.c0 is not None:
+            dc_rows = _zeros_if_none(states["dc_n"], call.c0, storage)
+        cotangents = Cotangents(
+            dy=storage.outputs_out_transposed(dy),
+            dh_n=storage.states_out_transposed(dh_rows),
+            dc_n=None if dc_rows is None else storage.states_out_transposed(dc_rows),
+            dc=None if dc is None else storage.rows_in(dc),
+        )
+        runner = backends.load(call.backend)
+        grads = runner.backward(call.problem, self._result.saved, cotangents)
+        dc0 = None
+        if grads.dc0 is not None:
+            dc0 = storage.initial_gradients(grads.dc0, dc_rows)
+            dc0 = _cell_clip(storage).backward(call.c0_given, dc0)
+        return RNNGrads(
+            x=_as_given(storage, storage.rows_out(grads.dx)),
+            weights=grads.weights,
+            h0=storage.initial_gradients(grads.dh0, dh_rows),
+            c0=dc0,
+        )
+
+
+@_takes_a_call(_prepare)
+def explain(call: _Call) -> Explanation:
+    """Say how `rnn` would run a call, without running it.
+
+    The arguments are those of `rnn`.
+
+    Returns
+    -------
+    Explanation
+        The backend and why not the others, the network, the layout, the precision. Print it.
+    """
+    problem, plan = call.problem, call.storage.plan
+    reasons = {name: why for name, why in backends.refusals(problem) if why is not None}
+    cells = plan.num_steps * plan.batch_size
+    if plan.dense:
+        layout = f"dense, T={plan.num_steps} N={plan.batch_size}"
+    else:
+        layout = (
+            f"packed, {plan.num_segments} segments of up to {len(plan.batch_sizes)} steps; "
+            f"{plan.total} of T*N = {plan.num_steps}*{plan.batch_size} = {cells} steps are real"
+        )
+    name = arrays.dtype_name(problem.x)
+    precision = f"{name} data, {backends.load(call.backend).compute_dtype(problem)} arithmetic"
+    return Explanation(call.backend, reasons, problem.spec, layout, precision)
+
+
+def prepack(weights: RNNWeights, *, mode: str = "gru", backend: str = "auto") -> PrepackedWeights:
+    """Check weights and lay them out for a backend once, for many calls.
+
+    Parameters
+    ----------
+    weights : RNNWeights
+        The weights.
+    mode : str
+        As of `rnn`; the calls must have the same.
+    backend : str
+        As of `rnn`. Another backend may still be named in a call: it takes the weights as given.
+
+    Returns
+    -------
+    PrepackedWeights
+        Accepted wherever weights are. Later changes of the arrays may not be seen.
+
+    Raises
+    ------
+    RnnopError
+        As from `rnn`.
+    """
+    with blame("prepack"):
+        plain = _plain_weights(weights, mode)
+        spec = RNNSpec.of(plain, mode=mode)
+        with blame(spec=spec):
+            first = validate.data_array("weights.w_ih[0]", plain.w_ih[0])
+            validate.weights_agree(plain, spec, first, "weights.w_ih[0]")
+            return PrepackedWeights(plain, mode, backends.wanted(backend))
+
+
+def _plain_weights(weights: object, mode: str) -> RNNWeights:
+    """Return the weights as the caller gave them, prepacked or not."""
+    if isinstance(weights, PrepackedWeights):
+        if weights.mode != mode:
+            raise SpecError(
+                f"`weights` were prepacked for mode {weights.mode!r}; expected mode {mode!r}"
+            )
+        return weights.weights
+    if not isinstance(weights, RNNWeights):
+        raise DTypeError(
+            f"`weights` is {type(weights).__name__}; expected RNNWeights",
+            "Make them with rnnop.init_weights, or from another system's with rnnop.layouts",
+        )
+    return weights
+
+
+def _steps(
+    x: Any, mask: Any, lengths: Any, resets: Any, batch_first: bool
+) -> tuple[Array, tuple[int, ...], RaggedPlan]:
+    """Return the data of x, what stands before its features, and which of its steps happen."""
+    storage: HostInts | None
+    real: HostBools | None
+    if isinstance(x, PackedSequence):
+        for name, given in (("mask", mask), ("lengths", lengths), ("batch_first", batch_first)):
+            if given is not None and given is not False:
+                raise SpecError(
+                    f"`{name}` is given with a PackedSequence; expected neither mask, lengths nor "
+                    "batch_first",
+                    "A packed sequence knows which steps are real",
+                )
+        batch_sizes, order = validate.packed(x)
+        data = validate.packed_data(x)
+        storage = packed_storage(batch_sizes, order)
+        num_steps, batch_size = storage.shape
+        leading: tuple[int, ...] = (int(data.shape[0]),)
+        real = storage >= 0
+    else:
+        data = validate.input_array(x, batch_first)
+        leading = tuple(int(n) for n in data.shape[:2])
+        num_steps, batch_size = leading[::-1] if batch_first else leading
+        storage = batch_first_storage(num_steps, batch_size) if batch_first else None
+        real = None
+        if mask is not None and lengths is not None:
+            raise SpecError("`mask` and `lengths` are both given; expected one of them")
+        if mask is not None:
+            real = validate.step_mask("mask", mask, num_steps, batch_size, batch_first)
+        if lengths is not None:
+            host = validate.lengths(lengths, num_steps, batch_size)
+            real = np.arange(num_steps)[:, None] < host
+    cuts = None
+    if resets is not None:
+        cuts = validate.step_mask("resets", resets, num_steps, batch_size, batch_first)
+    return data, leading, make_plan(num_steps, batch_size, real, cuts, storage)
+
+
+def _initial_state(name: str, given: Array | None, storage: Storage, data: Array) -> Array:
+    """Return the state `given`, or zeros."""
+    spec, batch_size = storage.spec, storage.plan.batch_size
+    if given is not None:
+        return validate.state(name, given, spec, batch_size, data)
+    size = spec.hidden_size if name == "c0" else spec.output_size
+    return arrays.zeros(storage.xp, (spec.num_pseudo_layers, batch_size, size), data)
+
+
+def _cell_clip(storage: Storage) -> Clip:
+    """Return the clip of the cell state: c0 is read through it, even by a row without a step."""
+    return Clip(storage.xp, storage.spec.cell_clip, storage.spec.cell_clip_nan)
+
+
+def _dropout(
+    storage: Storage, data: Array, training: bool, seed: int | None, given: Any
+) -> tuple[Array, ...]:
+    """Return the mask of each layer boundary in packed order, the caller's or drawn."""
+    spec, plan = storage.spec, storage.plan
+    if given is not None:
+        axes = (
+            "total"
+            if storage.packed is not None
+            else "N, T"
+            if plan.storage is not None
+            else "T, N"
+        )
+        masks = validate.dropout_masks(given, spec, storage.leading, axes, data)
+        return tuple(storage.rows_in(mask) for mask in masks) if training else ()
+    if spec.dropout == 0.0 or spec.num_layers == 1:
+        return ()
+    start = streams.fresh_seed() if seed is None else seed
+    width = spec.num_directions * spec.output_size
+    return tuple(
+        arrays.from_host(storage.xp, streams.draw_mask(start, k, spec.dropout, plan, width), data)
+        for k in range(spec.num_layers - 1)
+    )
+
+
+def _forward(call: _Call, keep: bool) -> Result:
+    return backends.load(call.backend).forward(call.problem, keep)
+
+
+def _outputs(call: _Call, result: Result) -> RNNOutput:
+    """Bring a result back into the caller's order."""
+    storage = call.storage
+    c_n = None if result.c_n is None else storage.states_out(result.c_n, call.c0)
+    c = None
+    if call.return_cell_states:
+        c = _as_given(storage, storage.rows_out(result.c))
+    y = _as_given(storage, storage.outputs_out(result.y))
+    return RNNOutput(y, storage.states_out(result.h_n, call.h0), c_n, c)
+
+
+def _as_given(storage: Storage, array: Array) -> Any:
+    """Return an array of all steps as a PackedSequence when the input was one."""
+    return array if storage.packed is None else storage.packed._replace(data=array)
+
+
+def _output_cotangent(name: str, given: Any, storage: Storage, x: Array, size: int) -> Array:
+    """Return the cotangent of y or c, zeros for None."""
+    shape = (*storage.leading, storage.spec.num_directions * size)
+    if given is None:
+        return arrays.zeros(storage.xp, shape, x)
+    if isinstance(given, PackedSequence):
+        given = given.data
+    return validate.shaped_like(name, given, shape, f"the shape of {name[1:]}", x)
+
+
+def _zeros_if_none(given: Array | None, like: Array, storage: Storage) -> Array:
+    return storage.xp.zeros_like(like) if given is None else given

@@ -1,0 +1,140 @@
+"""The four array families: NumPy, CuPy, PyTorch and JAX.
+
+All that rnnop must know about who made an array lives here. A framework is only asked when it is
+already imported: nobody can hold a torch tensor without torch in the process.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import DTypeError
+
+Array: TypeAlias = Any
+"""An array of any of the four families: they share no base class."""
+
+HostInts: TypeAlias = npt.NDArray[np.int64]
+HostBools: TypeAlias = npt.NDArray[np.bool_]
+
+LABELS = {"numpy": "NumPy", "cupy": "CuPy", "torch": "PyTorch", "jax": "JAX"}
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+_PACKAGES = {"torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax"}
+
+
+@lru_cache(maxsize=256)
+def _family_of_type(kind: type) -> str | None:
+    if issubclass(kind, np.ma.MaskedArray):
+        return None
+    for base in kind.__mro__:
+        if base is np.ndarray:
+            return "numpy"
+        # A torch.nn.Parameter is a Tensor, a JAX array is an ArrayImpl or a Tracer: go by the root.
+        root = _PACKAGES.get(base.__module__.partition(".")[0])
+        if root and (root != "torch" or base.__name__ == "Tensor"):
+            return root
+    return None
+
+
+def family(array: object) -> str | None:
+    """Return 'numpy', 'cupy', 'torch' or 'jax', or None for anything else.
+
+    A NumPy masked array is none of them: its own mask would be dropped without a word.
+    """
+    kind: type = type(array)
+    name = _family_of_type(kind)
+    if name in (None, "numpy") or hasattr(array, "ndim"):
+        return name
+    return None
+
+
+@lru_cache(maxsize=8)
+def namespace(name: str) -> ModuleType:
+    """Return the array API namespace of a family, as array-api-compat gives it."""
+    import importlib
+
+    if name == "jax":
+        return importlib.import_module("jax.numpy")
+    return importlib.import_module(f"array_api_compat.{name}")
+
+
+@lru_cache(maxsize=64)
+def _dtype_name(dtype: Any) -> str:
+    return str(getattr(dtype, "name", None) or str(dtype).rpartition(".")[2])
+
+
+def dtype_name(array: Array) -> str:
+    """Return the plain name of an array's dtype: 'float32', 'bfloat16', 'bool', ..."""
+    return _dtype_name(array.dtype)
+
+
+def device(array: Array) -> Any:
+    """Return the device an array lies on; equal devices compare equal."""
+    if isinstance(array, np.ndarray):
+        return "cpu"
+    return array.device
+
+
+def to_host(array: object, name: str) -> npt.NDArray[Any]:
+    """Return a NumPy copy or view of `array` (a list, or an array of any family on any device).
+
+    Raises
+    ------
+    DTypeError
+        `array` is not something that NumPy can hold as numbers or booleans.
+    """
+    kind = family(array)
+    source: Any = array
+    if kind == "torch":
+        return np.asarray(source.detach().cpu().numpy())
+    if kind == "cupy":
+        return np.asarray(source.get())
+    try:
+        host = np.asarray(source)
+    except ValueError as error:  # a ragged list
+        raise DTypeError(f"`{name}` cannot be read as an array: {error}") from None
+    if host.dtype.kind not in "biuf":
+        raise DTypeError(
+            f"`{name}` is {type(array).__name__} of dtype {host.dtype}; "
+            "expected numbers or booleans"
+        )
+    return host
+
+
+def from_host(xp: ModuleType, host: npt.NDArray[Any], like: Array) -> Array:
+    """Return the NumPy array `host` as an array of the namespace `xp` on the device of `like`."""
+    if isinstance(like, np.ndarray):
+        return host
+    return xp.asarray(host, device=like.device)
+
+
+def zeros(xp: ModuleType, shape: tuple[int, ...], like: Array) -> Array:
+    """Return zeros of `shape` with the dtype and on the device of `like`."""
+    if isinstance(like, np.ndarray):
+        return np.zeros(shape, like.dtype)
+    return xp.zeros(shape, dtype=like.dtype, device=like.device)
+
+
+def take_rows(xp: ModuleType, array: Array, index: HostInts | None) -> Array:
+    """Return the rows of `array` (axis 0) at `index`, and a row of zeros where `index` is -1.
+
+    `index` lies on the host; None means every row in its place. Nothing is written in place, so
+    the frameworks can differentiate through it.
+    """
+    if index is None:
+        return array
+    if index.size and int(index.min()) < 0:
+        array = xp.concat([array, zeros(xp, (1, *array.shape[1:]), array)], axis=0)
+        index = np.where(index < 0, array.shape[0] - 1, index)
+    return xp.take(array, from_host(xp, index, array), axis=0)
+
+
+def copy(xp: ModuleType, array: Array) -> Array:
+    """Return a C-contiguous copy that shares no memory."""
+    if isinstance(array, np.ndarray):
+        return np.array(array, order="C")
+    return xp.asarray(array, copy=True)

@@ -1,0 +1,154 @@
+"""The table of backends, what each is given and gives back, and how one is chosen.
+
+A backend is a package with the functions of `Backend`. All are given the same packed data, so
+masks, holes, zero lengths and resets cannot differ between them: see `rnnop.ragged`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+from . import flags
+from .arrays import Array
+from .errors import SpecError, UnsupportedError
+from .ragged import RaggedPlan
+from .spec import RNNSpec
+from .weights import RNNWeights
+
+# In the order in which `auto` tries them.
+BACKENDS = {"reference": "rnnop.reference"}
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One call in packed order: what every backend is given.
+
+    Attributes
+    ----------
+    family : str
+        'numpy', 'cupy', 'torch' or 'jax'.
+    xp : module
+        The namespace of the family.
+    x : array (total, I)
+        The real steps.
+    h0 : array (L*D, S, P)
+        The state each segment starts from.
+    c0 : array (L*D, S, H) or None
+        The cell state likewise, already within `spec.cell_clip`; None unless an LSTM.
+    dropout_masks : tuple of array (total, D*P) of bool
+        True where an output is kept, one for each layer boundary; empty without dropout.
+    """
+
+    spec: RNNSpec
+    plan: RaggedPlan
+    family: str
+    xp: ModuleType
+    weights: RNNWeights
+    x: Array
+    h0: Array
+    c0: Array | None
+    dropout_masks: tuple[Array, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a forward gives back, in packed order.
+
+    Attributes
+    ----------
+    y : array (total, D*P)
+        Outputs of the last layer.
+    h_n, c_n : array (L*D, S, P) and (L*D, S, H)
+        The state each segment ends in; `c_n` is None unless an LSTM.
+    c : array (total, D*H) or None
+        Cell state of every step of the last layer; None unless an LSTM.
+    saved : object
+        What the backend's own backward needs; None when it was not asked for.
+    """
+
+    y: Array
+    h_n: Array
+    c_n: Array | None
+    c: Array | None
+    saved: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Cotangents:
+    """Cotangents of a `Result`, with its shapes; `dc_n` and `dc` are None unless an LSTM."""
+
+    dy: Array
+    dh_n: Array
+    dc_n: Array | None
+    dc: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Gradients of a `Problem`, with its shapes; `dc0` is None unless an LSTM."""
+
+    dx: Array
+    weights: RNNWeights
+    dh0: Array
+    dc0: Array | None
+
+
+class Backend(Protocol):
+    """What a package in the table must offer."""
+
+    def supports(self, problem: Problem) -> str | None:
+        """Return None, or the reason why this backend cannot run the problem."""
+
+    def compute_dtype(self, problem: Problem) -> str:
+        """Return the dtype of the arithmetic, 'float32' or 'float64'."""
+
+    def forward(self, problem: Problem, keep: bool) -> Result:
+        """Run the network, keeping what the backward needs if `keep`."""
+
+    def backward(self, problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
+        """Run the gradient of the network."""
+
+
+def load(name: str) -> Backend:
+    """Import the backend called `name` at its first use."""
+    return cast(Backend, importlib.import_module(BACKENDS[name]))
+
+
+def wanted(backend: str) -> str:
+    """Return the backend that a caller's argument asks for, RNNOP_BACKEND speaking for 'auto'."""
+    known = ("auto", *BACKENDS)
+    if not isinstance(backend, str) or backend not in known:
+        raise SpecError(f"`backend` is {backend!r}; expected one of {', '.join(known)}")
+    return flags.read("RNNOP_BACKEND") if backend == "auto" else backend
+
+
+def refusals(problem: Problem) -> Iterator[tuple[str, str | None]]:
+    """Yield each backend with None, or with its reason against this problem."""
+    for name in BACKENDS:
+        yield name, load(name).supports(problem)
+
+
+def choose(backend: str, problem: Problem) -> str:
+    """Return the backend for a problem: the one named, or the first that can.
+
+    Raises
+    ------
+    SpecError
+        There is no backend of that name.
+    UnsupportedError
+        The backend that was named cannot run the problem.
+    """
+    name = wanted(backend)
+    if name == "auto":
+        return next(each for each, reason in refusals(problem) if reason is None)
+    reason = load(name).supports(problem)
+    if reason is not None:
+        asked = f"backend={backend!r}" if backend != "auto" else f"RNNOP_BACKEND={name}"
+        raise UnsupportedError(
+            f"backend {name!r} cannot run this call: {reason}", f"Asked for by {asked}"
+        )
+    return name

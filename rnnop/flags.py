@@ -1,0 +1,68 @@
+"""Every environment variable that rnnop reads, in one table.
+
+A variable is read at each call, so a change takes effect at once. A value outside its choices is
+refused by name.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from .errors import SpecError
+
+_BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One environment variable: its default, the values it takes, and what it does."""
+
+    name: str
+    default: str
+    choices: tuple[str, ...]
+    meaning: str
+
+
+FLAGS: dict[str, Flag] = {
+    flag.name: flag
+    for flag in (
+        Flag(
+            "RNNOP_BACKEND",
+            "auto",
+            ("auto", "reference"),
+            "the backend of every call that does not name one",
+        ),
+        Flag(
+            "RNNOP_REFERENCE_FLOAT64",
+            "0",
+            tuple(_BOOLEANS),
+            "the reference computes NumPy float32 calls in float64 inside",
+        ),
+    )
+}
+
+
+def read(name: str) -> str:
+    """Return the value of the variable `name` in lower case, or its default when it is unset.
+
+    Raises
+    ------
+    SpecError
+        The variable holds a value outside its choices.
+    """
+    flag = FLAGS[name]
+    raw = os.environ.get(name)
+    value = flag.default if raw is None else raw.strip().lower()
+    if value not in flag.choices:
+        choices = ", ".join(flag.choices)
+        raise SpecError(
+            f"the environment variable {name} is {raw!r}; expected one of {choices}",
+            f"Unset {name} for its default, {flag.default}",
+        )
+    return value
+
+
+def enabled(name: str) -> bool:
+    """Return whether the on/off variable `name` is on."""
+    return _BOOLEANS[read(name)]

@@ -1,0 +1,1 @@
+"""Weights from and to other systems, one file for each owner."""
