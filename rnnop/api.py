@@ -12,7 +12,8 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from types import FunctionType
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -62,6 +63,8 @@ class Explanation:
     ----------
     backend : str
         The backend that would run it.
+    manner : str or None
+        How, such as the instruction set and the number of threads.
     refusals : dict
         The reason of every backend that could not.
     spec : RNNSpec
@@ -73,6 +76,7 @@ class Explanation:
     """
 
     backend: str
+    manner: str | None
     refusals: dict[str, str]
     spec: RNNSpec
     layout: str
@@ -81,7 +85,7 @@ class Explanation:
     def __str__(self) -> str:
         lines = [
             f"network    {self.spec}",
-            f"backend    {self.backend}",
+            f"backend    {self.backend}{f' ({self.manner})' if self.manner else ''}",
             f"layout     {self.layout}",
             f"precision  {self.precision}",
         ]
@@ -99,7 +103,6 @@ class _Call:
     h0: Array
     c0: Array | None
     c0_given: Array | None
-    return_cell_states: bool
 
 
 def _prepare(
@@ -167,9 +170,10 @@ def _prepare(
         storage = Storage(spec, plan, xp, leading, packed, hold=masked_output == "hold")
         h_rows = _initial_state("h0", h0, storage, data)
         c_rows = c0_given = None
+        clip = _cell_clip(storage)
         if spec.has_cell_state or c0 is not None:
             c0_given = _initial_state("c0", c0, storage, data)
-            c_rows = _cell_clip(storage)(c0_given)
+            c_rows = clip(c0_given)
         problem = Problem(
             spec,
             plan,
@@ -178,19 +182,20 @@ def _prepare(
             weights=plain,
             x=storage.rows_in(data),
             h0=storage.states_in(h_rows),
-            c0=None if c_rows is None else storage.states_in(c_rows),
+            # Clipped again, for the zeros of a reset: a clip need not have 0 inside.
+            c0=None if c_rows is None else clip(storage.states_in(c_rows)),
             dropout_masks=_dropout(storage, data, training, validate.seed(seed), dropout_masks),
+            return_cell_states=bool(return_cell_states),
+            cache=weights.cache if isinstance(weights, PrepackedWeights) else None,
         )
         if spec.num_layers == 1 and check_dropout(dropout) > 0.0:
             warnings.warn(
                 f"dropout={dropout} has no effect on a single layer: it acts between layers",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         chosen = backends.choose(backend, problem)
-    return _Call(
-        problem, storage, chosen, h_rows, c_rows, c0_given, return_cell_states=return_cell_states
-    )
+    return _Call(problem, storage, chosen, h_rows, c_rows, c0_given)
 
 
 def _takes_a_call(
@@ -202,10 +207,12 @@ def _takes_a_call(
     """
 
     def decorate(function: Callable[[_Call], R]) -> Callable[P, R]:
+        mine = _renamed(prepare, function.__name__)
+
         @functools.wraps(function)
         def public(*args: P.args, **kwargs: P.kwargs) -> R:
             with blame(function.__name__):
-                return function(prepare(*args, **kwargs))
+                return function(mine(*args, **kwargs))
 
         returns = inspect.signature(function).return_annotation
         signature = inspect.signature(prepare).replace(return_annotation=returns)
@@ -213,6 +220,14 @@ def _takes_a_call(
         return public
 
     return decorate
+
+
+def _renamed(function: Callable[P, R], name: str) -> Callable[P, R]:
+    """Return the function under another name, for Python's own errors about its arguments."""
+    old = cast(FunctionType, function)
+    new = FunctionType(old.__code__, old.__globals__, name, old.__defaults__)
+    new.__qualname__, new.__kwdefaults__ = name, old.__kwdefaults__
+    return new
 
 
 @_takes_a_call(_prepare)
@@ -271,7 +286,7 @@ def rnn(call: _Call) -> RNNOutput:
         order.
     return_cell_states : bool
         Whether to return `c`.
-    backend : {'auto', 'reference'}
+    backend : {'auto', 'cpu', 'reference'}
         A backend that is named runs, or raises with the reason.
 
     Returns
@@ -395,7 +410,7 @@ class VJP:
         call, storage = self._call, self._call.storage
         spec, x = storage.spec, call.problem.x
         with blame("vjp", spec):
-            if dc is not None and not call.return_cell_states:
+            if dc is not None and not call.problem.return_cell_states:
                 raise SpecError(
                     "`dc` is given, and rnn_vjp was called with return_cell_states=False; "
                     "expected True"
@@ -453,8 +468,9 @@ def explain(call: _Call) -> Explanation:
             f"{plan.total} of T*N = {plan.num_steps}*{plan.batch_size} = {cells} steps are real"
         )
     name = arrays.dtype_name(problem.x)
-    precision = f"{name} data, {backends.load(call.backend).compute_dtype(problem)} arithmetic"
-    return Explanation(call.backend, reasons, problem.spec, layout, precision)
+    backend = backends.load(call.backend)
+    precision = f"{name} data, {backend.compute_dtype(problem)} arithmetic"
+    return Explanation(call.backend, backend.manner(), reasons, problem.spec, layout, precision)
 
 
 def prepack(weights: RNNWeights, *, mode: str = "gru", backend: str = "auto") -> PrepackedWeights:
@@ -485,7 +501,10 @@ def prepack(weights: RNNWeights, *, mode: str = "gru", backend: str = "auto") ->
         with blame(spec=spec):
             first = validate.data_array("weights.w_ih[0]", plain.w_ih[0])
             validate.weights_agree(plain, spec, first, "weights.w_ih[0]")
-            return PrepackedWeights(plain, mode, backends.wanted(backend))
+            packed = PrepackedWeights(plain, mode, backends.wanted(backend))
+            for name in backends.BACKENDS if packed.backend == "auto" else (packed.backend,):
+                backends.load(name).prepack(spec, plain, packed.cache)
+            return packed
 
 
 def _plain_weights(weights: object, mode: str) -> RNNWeights:
@@ -518,7 +537,7 @@ def _steps(
                     "batch_first",
                     "A packed sequence knows which steps are real",
                 )
-        batch_sizes, order = validate.packed(x)
+        batch_sizes, order = validate.packed("x", x)
         data = validate.packed_data(x)
         storage = packed_storage(batch_sizes, order)
         num_steps, batch_size = storage.shape
@@ -591,7 +610,7 @@ def _outputs(call: _Call, result: Result) -> RNNOutput:
     storage = call.storage
     c_n = None if result.c_n is None else storage.states_out(result.c_n, call.c0)
     c = None
-    if call.return_cell_states:
+    if call.problem.return_cell_states:
         c = _as_given(storage, storage.rows_out(result.c))
     y = _as_given(storage, storage.outputs_out(result.y))
     return RNNOutput(y, storage.states_out(result.h_n, call.h0), c_n, c)
@@ -608,6 +627,8 @@ def _output_cotangent(name: str, given: Any, storage: Storage, x: Array, size: i
     if given is None:
         return arrays.zeros(storage.xp, shape, x)
     if isinstance(given, PackedSequence):
+        if storage.packed is not None:
+            validate.same_steps(name, given, storage.packed)
         given = given.data
     return validate.shaped_like(name, given, shape, f"the shape of {name[1:]}", x)
 

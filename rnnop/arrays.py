@@ -96,10 +96,13 @@ def to_host(array: object, name: str) -> npt.NDArray[Any]:
     try:
         host = np.asarray(source)
     except ValueError as error:  # a ragged list
-        raise DTypeError(f"`{name}` cannot be read as an array: {error}") from None
+        raise DTypeError(
+            f"`{name}` is {type(array).__name__}, which NumPy cannot read as an array ({error}); "
+            "expected numbers or booleans, as many in every row"
+        ) from None
     if host.dtype.kind not in "biuf":
         raise DTypeError(
-            f"`{name}` is {type(array).__name__} of dtype {host.dtype}; "
+            f"`{name}` is {type(array).__name__}, which NumPy reads as dtype {host.dtype}; "
             "expected numbers or booleans"
         )
     return host
@@ -117,6 +120,13 @@ def zeros(xp: ModuleType, shape: tuple[int, ...], like: Array) -> Array:
     if isinstance(like, np.ndarray):
         return np.zeros(shape, like.dtype)
     return xp.zeros(shape, dtype=like.dtype, device=like.device)
+
+
+def in_float32(xp: ModuleType, array: Array) -> Array:
+    """Return a half as float32, where bounds are compared, and other arrays as they are."""
+    if dtype_name(array) not in ("float16", "bfloat16"):
+        return array
+    return xp.astype(array, xp.float32)
 
 
 def take_rows(xp: ModuleType, array: Array, index: HostInts | None) -> Array:

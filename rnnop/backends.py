@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, cast
 
-from . import flags
+from . import flags, log
 from .arrays import Array
-from .errors import SpecError, UnsupportedError
+from .errors import BackendUnavailable, SpecError, UnsupportedError
 from .ragged import RaggedPlan
 from .spec import RNNSpec
 from .weights import RNNWeights
 
 # In the order in which `auto` tries them.
-BACKENDS = {"reference": "rnnop.reference"}
+BACKENDS = {"cpu": "rnnop.cpu", "reference": "rnnop.reference"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +41,10 @@ class Problem:
         The cell state likewise, already within `spec.cell_clip`; None unless an LSTM.
     dropout_masks : tuple of array (total, D*P) of bool
         True where an output is kept, one for each layer boundary; empty without dropout.
+    return_cell_states : bool
+        Whether `Result.c` is wanted.
+    cache : dict or None
+        Of prepacked weights: where a backend keeps what it makes of them.
     """
 
     spec: RNNSpec
@@ -52,6 +56,8 @@ class Problem:
     h0: Array
     c0: Array | None
     dropout_masks: tuple[Array, ...]
+    return_cell_states: bool
+    cache: dict[Any, Any] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +71,7 @@ class Result:
     h_n, c_n : array (L*D, S, P) and (L*D, S, H)
         The state each segment ends in; `c_n` is None unless an LSTM.
     c : array (total, D*H) or None
-        Cell state of every step of the last layer; None unless an LSTM.
+        Cell state of every step of the last layer; may be None unless it is wanted.
     saved : object
         What the backend's own backward needs; None when it was not asked for.
     """
@@ -103,8 +109,17 @@ class Backend(Protocol):
     def supports(self, problem: Problem) -> str | None:
         """Return None, or the reason why this backend cannot run the problem."""
 
+    def unavailable(self) -> str | None:
+        """Return None, or the reason why this backend cannot run anything here."""
+
+    def manner(self) -> str | None:
+        """Return how it runs here, for people, such as the instruction set; None for no more."""
+
     def compute_dtype(self, problem: Problem) -> str:
         """Return the dtype of the arithmetic, 'float32' or 'float64'."""
+
+    def prepack(self, spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
+        """Lay weights out for many calls, into `cache`."""
 
     def forward(self, problem: Problem, keep: bool) -> Result:
         """Run the network, keeping what the backward needs if `keep`."""
@@ -129,7 +144,8 @@ def wanted(backend: str) -> str:
 def refusals(problem: Problem) -> Iterator[tuple[str, str | None]]:
     """Yield each backend with None, or with its reason against this problem."""
     for name in BACKENDS:
-        yield name, load(name).supports(problem)
+        backend = load(name)
+        yield name, backend.supports(problem) or backend.unavailable()
 
 
 def choose(backend: str, problem: Problem) -> str:
@@ -141,14 +157,28 @@ def choose(backend: str, problem: Problem) -> str:
         There is no backend of that name.
     UnsupportedError
         The backend that was named cannot run the problem.
+    BackendUnavailable
+        The backend that was named cannot run here at all.
     """
     name = wanted(backend)
     if name == "auto":
-        return next(each for each, reason in refusals(problem) if reason is None)
+        return _first_that_can(problem)
+    asked = f"Asked for by backend={backend!r}" if backend != "auto" else f"RNNOP_BACKEND={name}"
+    reason = load(name).unavailable()
+    if reason is not None:
+        raise BackendUnavailable(f"backend {name!r} cannot run here: {reason}", asked)
     reason = load(name).supports(problem)
     if reason is not None:
-        asked = f"backend={backend!r}" if backend != "auto" else f"RNNOP_BACKEND={name}"
-        raise UnsupportedError(
-            f"backend {name!r} cannot run this call: {reason}", f"Asked for by {asked}"
-        )
+        raise UnsupportedError(f"backend {name!r} cannot run this call: {reason}", asked)
+    return name
+
+
+def _first_that_can(problem: Problem) -> str:
+    """Return the first backend of the table that can, and say once if a faster one is missing."""
+    name = next(each for each, reason in refusals(problem) if reason is None)
+    for better in BACKENDS:
+        if better == name:
+            break
+        if load(better).supports(problem) is None:
+            log.warn_once(f"{name!r} runs in place of {better!r}: {load(better).unavailable()}")
     return name

@@ -59,6 +59,30 @@ class BackendUnavailable(RnnopError, RuntimeError):
     """A backend that was named is not usable on this machine."""
 
 
+class LibraryError(RnnopError, RuntimeError):
+    """A foreign function failed.
+
+    Attributes
+    ----------
+    function : str
+        Its name.
+    status : int
+        What it returned.
+    name : str
+        The name of that status.
+    detail : str
+        What else is known.
+    """
+
+    def __init__(self, function: str, status: int, name: str, detail: str) -> None:
+        super().__init__(f"{function}: {name} ({status}): {detail}")
+        self.function, self.status, self.name, self.detail = function, status, name, detail
+
+    def __str__(self) -> str:
+        spec = f" spec: {self.spec}." if self.spec else ""
+        return f"{self.fact}.{spec}"
+
+
 class blame:  # a verb: with blame("rnn"): ...
     """Name the public function, and the network once it is known, in errors that pass through."""
 

@@ -16,11 +16,14 @@ _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 
 @dataclass(frozen=True)
 class Flag:
-    """One environment variable: its default, the values it takes, and what it does."""
+    """One environment variable: its default, the values it takes, and what it does.
+
+    `choices` is None for a whole number.
+    """
 
     name: str
     default: str
-    choices: tuple[str, ...]
+    choices: tuple[str, ...] | None
     meaning: str
 
 
@@ -30,14 +33,32 @@ FLAGS: dict[str, Flag] = {
         Flag(
             "RNNOP_BACKEND",
             "auto",
-            ("auto", "reference"),
+            ("auto", "cpu", "reference"),
             "the backend of every call that does not name one",
+        ),
+        Flag(
+            "RNNOP_LOG",
+            "warning",
+            ("debug", "info", "warning", "error", "critical"),
+            "the level of the logger 'rnnop'",
         ),
         Flag(
             "RNNOP_REFERENCE_FLOAT64",
             "0",
             tuple(_BOOLEANS),
             "the reference computes NumPy float32 calls in float64 inside",
+        ),
+        Flag(
+            "RNNOP_NUM_THREADS",
+            "0",
+            None,
+            "threads of the CPU engine; 0 for the cores that the process may use",
+        ),
+        Flag(
+            "RNNOP_CPU_ISA",
+            "auto",
+            ("auto", "avx512", "avx2", "neon", "generic"),
+            "the instruction set of the CPU engine; auto for the best that the machine has",
         ),
     )
 }
@@ -54,13 +75,19 @@ def read(name: str) -> str:
     flag = FLAGS[name]
     raw = os.environ.get(name)
     value = flag.default if raw is None else raw.strip().lower()
-    if value not in flag.choices:
-        choices = ", ".join(flag.choices)
+    right = value.isdecimal() if flag.choices is None else value in flag.choices
+    if not right:
+        choices = "a whole number" if flag.choices is None else f"one of {', '.join(flag.choices)}"
         raise SpecError(
-            f"the environment variable {name} is {raw!r}; expected one of {choices}",
+            f"the environment variable {name} is {raw!r}; expected {choices}",
             f"Unset {name} for its default, {flag.default}",
         )
     return value
+
+
+def integer(name: str) -> int:
+    """Return the value of the numeric variable `name`."""
+    return int(read(name))
 
 
 def enabled(name: str) -> bool:

@@ -122,8 +122,7 @@ def init_weights(
         for name, shapes in expected_shapes(spec).items():
             array = _draw(generator, scheme, name, shapes[k], spec)
             drawn[name].append(array.astype(number))
-    fields = {name: tuple(entries) for name, entries in drawn.items()}
-    return RNNWeights(**fields, bidirectional=bool(bidirectional))
+    return RNNWeights.of_fields(drawn, bool(bidirectional))
 
 
 def _dtype(given: Any) -> np.dtype[Any]:
@@ -131,6 +130,8 @@ def _dtype(given: Any) -> np.dtype[Any]:
         name = np.dtype(ml_dtypes.bfloat16 if given == "bfloat16" else given).name
     except TypeError:
         name = repr(given)
+    if given is None:  # which NumPy takes for float64
+        name = "None"
     if name not in FLOATS:
         raise SpecError(f"`dtype` is {name}; expected one of {', '.join(FLOATS)}")
     dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)

@@ -18,8 +18,9 @@ import numpy as np
 
 from . import arrays, validate
 from .arrays import Array, HostInts
-from .errors import ShapeError
+from .errors import DTypeError, ShapeError, blame
 from .ragged import batch_first_storage, invert, make_plan, packed_storage
+from .spec import check_bool, number
 
 
 class PackedSequence(NamedTuple):
@@ -66,6 +67,8 @@ def pack(x: Array, lengths: object, *, batch_first: bool = False) -> PackedSeque
         `x` has fewer than two axes, or `lengths` another shape or a value outside 0..T.
     DTypeError
         `x` is no array, or `lengths` no integers.
+    SpecError
+        `batch_first` is not True or False.
 
     Examples
     --------
@@ -75,13 +78,18 @@ def pack(x: Array, lengths: object, *, batch_first: bool = False) -> PackedSeque
     >>> packed.data.ravel().tolist(), packed.batch_sizes.tolist(), packed.sorted_indices.tolist()
     ([1.0, 0.0, 3.0, 5.0], [2, 1, 1], [1, 0])
     """
-    array = validate.data_array("x", x)
-    if array.ndim < 2:
-        raise ShapeError(f"`x` has shape {tuple(array.shape)}; expected at least two axes, T and N")
-    num_steps, batch_size = (int(n) for n in array.shape[:2])
-    if batch_first:
-        num_steps, batch_size = batch_size, num_steps
-    host = validate.lengths(lengths, num_steps, batch_size)
+    with blame("pack"):
+        check_bool("batch_first", batch_first)
+        array = validate.data_array("x", x)
+        if array.ndim < 2:
+            axes = "N and T" if batch_first else "T and N"
+            raise ShapeError(
+                f"`x` has shape {tuple(array.shape)}; expected at least two axes, {axes}"
+            )
+        num_steps, batch_size = (int(n) for n in array.shape[:2])
+        if batch_first:
+            num_steps, batch_size = batch_size, num_steps
+        host = validate.lengths(lengths, num_steps, batch_size)
     order = np.argsort(-host, kind="stable")
     real = np.arange(num_steps)[:, None] < host
     storage = batch_first_storage(num_steps, batch_size) if batch_first else None
@@ -122,23 +130,38 @@ def unpack(
     ------
     ShapeError
         The fields do not fit together, or `total_length` is shorter than the longest row.
+    DTypeError
+        `packed` is no PackedSequence, or its fields are not what they should be.
+    SpecError
+        An option has the wrong type.
     """
-    batch_sizes, order = validate.packed(packed)
-    num_steps, batch_size = len(batch_sizes), len(order)
+    with blame("unpack"):
+        check_bool("batch_first", batch_first)
+        value = number("padding_value", padding_value)
+        if not isinstance(packed, PackedSequence):
+            raise DTypeError(
+                f"`packed` is {type(packed).__name__}; expected a rnnop.PackedSequence",
+                "Of another's four fields it is made by rnnop.PackedSequence(*packed)",
+            )
+        batch_sizes, order = validate.packed("packed", packed)
+        num_steps, batch_size = len(batch_sizes), len(order)
+        if total_length is not None:
+            validate.whole("total_length", total_length)
+            if total_length < num_steps:
+                raise ShapeError(
+                    f"`total_length` is {total_length}; "
+                    f"expected at least the length of the longest row, {num_steps}"
+                )
     storage = packed_storage(batch_sizes, order)
     if total_length is not None:
-        if total_length < num_steps:
-            raise ShapeError(
-                f"`total_length` is {total_length}; expected at least the longest row, {num_steps}"
-            )
         padding = np.full((total_length - num_steps, batch_size), -1)
         storage = np.concatenate([storage, padding])
     if batch_first:
         storage = storage.T
     xp = arrays.namespace(str(arrays.family(packed.data)))
     padded = arrays.take_rows(xp, packed.data, storage.ravel())
-    if padding_value != 0.0:
+    if value != 0.0:
         present = storage.reshape(-1, *[1] * (packed.data.ndim - 1)) >= 0
-        value = xp.full_like(padded, padding_value)
-        padded = xp.where(arrays.from_host(xp, present, padded), padded, value)
+        filled = xp.full_like(padded, value)
+        padded = xp.where(arrays.from_host(xp, present, padded), padded, filled)
     return xp.reshape(padded, (*storage.shape, *packed.data.shape[1:]))

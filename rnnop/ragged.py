@@ -6,14 +6,13 @@ they are all that a backend ever sees: no hole, no zero length, no reset.
 
 Four rows of five steps (a letter is a real step, . a masked one, | a reset before the step):
 
-    row 0   a b . c .          segment  length  row        packed, step after step
-    row 1   . . . . .             0       4      3         step 0   g a d e
-    row 2   . d|e . f             1       3      0         step 1   h b   f
-    row 3   g h . i j             2       1      2  (d)    step 2   i c
-                                  3       2      2  (e f)  step 3   j
-    sorted longest first (stable): g h i j | a b c | e f | d
-    packed:  step 0  g a e d   step 1  h b f   step 2  i c   step 3  j
-    batch_sizes      4                 3               2             1
+    row 0   a b . c .          segment  steps    row       packed, step after step
+    row 1   . . . . .             0     g h i j   3        step 0   g a e d
+    row 2   . d|e . f             1     a b c     0        step 1   h b f
+    row 3   g h . i j             2     e f       2        step 2   i c
+                                  3     d         2        step 3   j
+
+    lengths 4 3 2 1, longest first (stable)                batch_sizes 4 3 2 1
 
 At step t only the first batch_sizes[t] segments are alive, and they are the first rows of the
 state. The initial state enters, forward, the first segment of a row (unless the row starts with a
@@ -33,7 +32,7 @@ from types import ModuleType
 
 import numpy as np
 
-from .arrays import Array, HostBools, HostInts, from_host, take_rows, zeros
+from .arrays import Array, HostBools, HostInts, from_host, in_float32, take_rows, zeros
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +101,32 @@ class RaggedPlan:
         flip: HostInts = self.offsets[self.lengths[segment] - 1 - step] + segment
         return flip
 
+    def previous(self, backward: bool) -> tuple[HostInts, HostInts]:
+        """Return where the first step of each segment lies, and what precedes the others.
+
+        Parameters
+        ----------
+        backward : bool
+            Whether segments run from their own end.
+
+        Returns
+        -------
+        first : (S,) int64
+            Packed position of the step that each segment starts with.
+        index : (total - S,) int64
+            For all other packed positions, in order, that of the step before.
+        """
+        segments = np.arange(self.num_segments)
+        if backward:
+            first = self.offsets[self.lengths - 1] + segments
+            rest = np.ones(self.total, np.bool_)
+            rest[first] = False
+            step = np.repeat(np.arange(len(self.batch_sizes)), self.batch_sizes)[rest]
+            return first, np.flatnonzero(rest) + self.batch_sizes[step]
+        return segments, np.arange(self.num_segments, self.total) - np.repeat(
+            self.batch_sizes[:-1], self.batch_sizes[1:]
+        )
+
     @cached_property
     def gather(self) -> HostInts | None:
         """(total,) The storage row of each packed position; None when they are the same."""
@@ -162,7 +187,10 @@ class RaggedPlan:
         array (total, F)
             Each real step gets its own cotangent and those of the masked steps that show it.
         """
-        count, width = self.num_steps * self.batch_size, cotangent.shape[1]
+        count, width, dtype = self.num_steps * self.batch_size, cotangent.shape[1], cotangent.dtype
+        if not count:
+            return cotangent
+        cotangent = in_float32(xp, cotangent)  # a row may be held for many steps
         by_step = take_rows(xp, cotangent, None if self.storage is None else self.storage.ravel())
         by_step = xp.reshape(by_step, (self.num_steps, self.batch_size, width))
         carried = zeros(xp, (self.batch_size, width), cotangent)
@@ -171,9 +199,8 @@ class RaggedPlan:
             sums[t] = by_step[t] + carried
             real = from_host(xp, self.positions[t] >= 0, cotangent)[:, None]
             carried = xp.where(real, xp.zeros_like(carried), sums[t])
-        if not count:
-            return cotangent
-        return take_rows(xp, xp.reshape(xp.stack(sums), (count, width)), self.steps)
+        gathered = take_rows(xp, xp.reshape(xp.stack(sums), (count, width)), self.steps)
+        return xp.astype(gathered, dtype, copy=False)
 
 
 def make_plan(

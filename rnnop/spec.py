@@ -65,7 +65,7 @@ class Activation:
     beta: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in _ACTIVATION_DEFAULTS:
+        if not isinstance(self.name, str) or self.name not in _ACTIVATION_DEFAULTS:
             raise SpecError(
                 f"`activations` has {self.name!r}; "
                 f"expected one of {', '.join(_ACTIVATION_DEFAULTS)}"
@@ -248,7 +248,9 @@ class RNNSpec:
         cell_bounds = _bounds("cell_clip", cell_clip)
         if cell_bounds is not None:
             # cuDNN holds them as float32 whatever the data; so does every backend.
-            cell_bounds = (float(np.float32(cell_bounds[0])), float(np.float32(cell_bounds[1])))
+            with np.errstate(over="ignore"):  # 1e300 becomes infinity
+                low, high = (float(np.float32(bound)) for bound in cell_bounds)
+            cell_bounds = (low, high)
         has_input, has_recurrent = weights.b_ih is not None, weights.b_hh is not None
         return cls(
             mode=mode,
@@ -318,11 +320,14 @@ def check_dropout(rate: object) -> float:
     return value
 
 
-def number(name: str, value: object) -> float:
+def number(name: str, value: object, expected: str = "a real number") -> float:
     """Return `value` as a float, refusing what is not a real number."""
-    if not isinstance(value, Real | np.number) or isinstance(value, bool | np.bool_):
-        raise SpecError(f"`{name}` is {value!r}; expected a real number")
-    return float(value)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise SpecError(f"`{name}` is {value!r}; expected {expected}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise SpecError(f"`{name}` is too large; expected what a float64 can hold") from None
 
 
 def _only(wanted: str, mode: str, what: str, given: bool) -> None:
@@ -334,15 +339,13 @@ def _bounds(name: str, clip: Any) -> Bounds | None:
     """Return (low, high) from a pair, or from c the pair (-c, c)."""
     if clip is None:
         return None
-    if isinstance(clip, Sequence | np.ndarray) and not isinstance(clip, str):
+    expected = "(low, high), or one number c for (-c, c)"
+    if isinstance(clip, tuple | list) or (isinstance(clip, np.ndarray) and clip.ndim):
         if len(clip) != 2:
-            raise SpecError(
-                f"`{name}` has {len(clip)} values; "
-                "expected (low, high), or one number c for (-c, c)"
-            )
-        low, high = (number(name, value) for value in clip)
+            raise SpecError(f"`{name}` has {len(clip)} values; expected {expected}")
+        low, high = (number(f"{name}[{k}]", value) for k, value in enumerate(clip))
     else:
-        high = number(name, clip)
+        high = number(name, clip, expected)
         low = -high
     if math.isnan(low) or math.isnan(high) or low > high:
         raise SpecError(
@@ -385,7 +388,7 @@ def _activation(entry: Any) -> Activation:
         return Activation(*entry)
     raise SpecError(
         f"`activations` has the entry {entry!r}; "
-        "expected a name, or (name, alpha), or (name, alpha, beta)"
+        "expected a name, or a tuple (name, alpha) or (name, alpha, beta)"
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from . import arrays
 from .arrays import Array, HostBools, HostInts
 from .errors import DTypeError, ShapeError, SpecError
-from .spec import RNNSpec
+from .spec import NUM_GATES, RNNSpec
 from .weights import RNNWeights, expected_shapes
 
 if TYPE_CHECKING:
@@ -26,11 +26,14 @@ def data_array(name: str, value: object) -> Array:
         hint = None
         if isinstance(value, np.ma.MaskedArray):
             hint = "Give its data, and its mask (True where the step is real) as `mask`"
+        elif hasattr(value, "batch_sizes"):
+            hint = f"Make it rnnop's own: rnnop.PackedSequence(*{name})"
+        elif type(value).__name__ == "PackedSequence":
+            hint = "Make it rnnop's own, as with rnnop.PackedSequence(*x)"
         elif isinstance(value, list | tuple | float | int):
             hint = "Make it an array first, as with numpy.asarray(..., dtype='float32')"
         raise DTypeError(
-            f"`{name}` is {type(value).__name__}; "
-            f"expected an array of {', '.join(arrays.LABELS.values())}",
+            f"`{name}` is {type(value).__name__}; expected an array of NumPy, CuPy, PyTorch or JAX",
             hint,
         )
     checked: Array = value
@@ -106,6 +109,15 @@ _AXES = {
 def weights_agree(weights: RNNWeights, spec: RNNSpec, x: Array, like: str = "x") -> None:
     """Refuse weights whose arrays disagree with the spec or with `x`, which is called `like`."""
     output = "hidden_size" if spec.proj_size is None else "proj_size"
+    rows, size = weights.w_ih[0].shape[0], spec.hidden_size
+    looks = [mode for mode, gates in NUM_GATES.items() if gates * size == rows]
+    if looks and spec.mode not in looks:
+        gates = spec.num_gates
+        raise ShapeError(
+            f"`weights.w_ih[0]` has {rows} rows; expected num_gates * hidden_size = "
+            f"{gates} * {size} = {gates * size} in mode {spec.mode!r}",
+            f"They look like weights for mode {' or '.join(map(repr, looks))}",
+        )
     for name, shapes in expected_shapes(spec).items():
         for k, shape in enumerate(shapes):
             later = f"num_directions * {output}"
@@ -120,6 +132,11 @@ def state(name: str, value: object, spec: RNNSpec, batch_size: int, x: Array) ->
     if cell and not spec.has_cell_state:
         raise SpecError(
             f"`{name}` is given with mode {spec.mode!r}; only mode 'lstm' has a cell state"
+        )
+    if isinstance(value, tuple) and len(value) == 2:
+        raise DTypeError(
+            f"`{name}` is a tuple of two; expected one array",
+            "Give the state and the cell state as two arguments, such as h0 and c0",
         )
     size = spec.hidden_size if cell or spec.proj_size is None else spec.proj_size
     word = "hidden_size" if cell or spec.proj_size is None else "proj_size"
@@ -168,34 +185,59 @@ def step_mask(
     return (host.T if batch_first else host).astype(np.bool_)
 
 
-def packed(value: PackedSequence) -> tuple[HostInts, HostInts]:
+def packed(name: str, value: PackedSequence) -> tuple[HostInts, HostInts]:
     """Return (batch_sizes, sorted_indices) of a packed sequence as int64 on the host."""
-    data = data_array("x.data", value.data)
-    sizes = arrays.to_host(value.batch_sizes, "x.batch_sizes")
-    if sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
-        raise DTypeError(
-            f"`x.batch_sizes` has dtype {sizes.dtype} and shape {sizes.shape}; "
-            "expected integers, one for each step"
-        )
-    if np.any(sizes < 1) or np.any(sizes[1:] > sizes[:-1]):
+    data = data_array(f"{name}.data", value.data)
+    sizes = _indices(f"{name}.batch_sizes", value.batch_sizes, "one for each step")
+    before = np.concatenate([sizes[:1], sizes[:-1]])
+    wrong = np.flatnonzero((sizes < 1) | (sizes > before))
+    if len(wrong):
+        step = int(wrong[0])
+        after = f", after {before[step]}" if step else ""
         raise ShapeError(
-            f"`x.batch_sizes` is {sizes.tolist()}; expected positive numbers that never grow"
+            f"`{name}.batch_sizes` has {sizes[step]} at step {step}{after}; "
+            "expected positive numbers that never grow"
         )
     if data.ndim < 1 or sizes.sum() != data.shape[0]:
         raise ShapeError(
-            f"`x.data` has shape {tuple(data.shape)}; "
+            f"`{name}.data` has shape {tuple(data.shape)}; "
             f"expected sum(batch_sizes) = {int(sizes.sum())} rows"
         )
     least = int(sizes[0]) if len(sizes) else 0
     if value.sorted_indices is None:
-        return sizes.astype(np.int64), np.arange(least)
-    order = arrays.to_host(value.sorted_indices, "x.sorted_indices")
-    if order.ndim != 1 or len(order) < least or sorted(order.tolist()) != list(range(len(order))):
+        return sizes, np.arange(least)
+    order = _indices(f"{name}.sorted_indices", value.sorted_indices, "one for each row")
+    if len(order) < least or not np.array_equal(np.sort(order), np.arange(len(order))):
         raise ShapeError(
-            f"`x.sorted_indices` has shape {order.shape}; expected a permutation of at least "
-            f"batch_sizes[0] = {least} rows"
+            f"`{name}.sorted_indices` has shape {order.shape} and is no permutation of N >= "
+            f"batch_sizes[0] = {least} rows; expected each of 0..N-1 once"
         )
-    return sizes.astype(np.int64), order.astype(np.int64)
+    if value.unsorted_indices is not None:
+        back = _indices(f"{name}.unsorted_indices", value.unsorted_indices, "one for each row")
+        if not np.array_equal(back, np.argsort(order)):
+            raise ShapeError(
+                f"`{name}.unsorted_indices` has shape {back.shape} and is not the inverse of "
+                f"sorted_indices, of shape {order.shape}; expected argsort(sorted_indices), or None"
+            )
+    return sizes, order
+
+
+def _indices(name: str, value: object, count: str) -> HostInts:
+    """Return a vector of integers as int64 on the host."""
+    host = arrays.to_host(value, name)
+    if host.ndim != 1 or (host.size and host.dtype.kind not in "iu"):
+        raise DTypeError(
+            f"`{name}` has dtype {host.dtype} and shape {host.shape}; expected integers, {count}"
+        )
+    return host.astype(np.int64)
+
+
+def same_steps(name: str, value: PackedSequence, like: PackedSequence) -> None:
+    """Refuse a packed cotangent whose steps are not those of the packed input `like`."""
+    mine, theirs = packed(name, value), packed("x", like)
+    for field, one, other in zip(("batch_sizes", "sorted_indices"), mine, theirs, strict=True):
+        if not np.array_equal(one, other):
+            raise ShapeError(f"`{name}.{field}` differs from `x.{field}`; expected the same steps")
 
 
 def packed_data(x: PackedSequence) -> Array:
@@ -220,15 +262,17 @@ def dropout_masks(
     value: Any, spec: RNNSpec, leading: tuple[int, ...], axes: str, x: Array
 ) -> list[Array]:
     """Return the caller's dropout masks, one (*leading, D*P) bool array for each layer boundary."""
+    word = "hidden_size" if spec.proj_size is None else "proj_size"
     if arrays.family(value) is None and not isinstance(value, tuple | list):
         raise DTypeError(
             f"`dropout_masks` is {type(value).__name__}; expected an array "
-            f"(num_layers - 1, {axes}, num_directions * {spec.output_size}) of bool"
+            f"(num_layers - 1, {axes}, num_directions * {word}) of bool"
         )
     boundaries = spec.num_layers - 1
-    if len(value) != boundaries:
+    count = len(value) if isinstance(value, tuple | list) or value.ndim else 0
+    if count != boundaries:
         raise ShapeError(
-            f"`dropout_masks` has {len(value)} masks; expected num_layers - 1 = {boundaries}"
+            f"`dropout_masks` has {count} masks; expected num_layers - 1 = {boundaries}"
         )
     shape = (*leading, spec.num_directions * spec.output_size)
     masks = []
@@ -243,16 +287,27 @@ def dropout_masks(
         if tuple(mask.shape) != shape:
             raise ShapeError(
                 f"`dropout_masks[{layer}]` has shape {tuple(mask.shape)}; "
-                f"expected ({axes}, num_directions * proj_size or hidden_size) = {shape}"
+                f"expected ({axes}, num_directions * {word}) = {shape}"
             )
         same_place(f"dropout_masks[{layer}]", mask, x)
         masks.append(mask)
     return masks
 
 
+def is_whole(value: object) -> bool:
+    """Return whether `value` is an integer, which True and False are not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def whole(name: str, value: object) -> None:
+    """Refuse what is not an integer."""
+    if not is_whole(value):
+        raise SpecError(f"`{name}` is {value!r}; expected an integer")
+
+
 def size(name: str, value: object, most: int | None = None) -> None:
     """Refuse a size that is not an integer from 1 on, or up to `most`."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    whole = is_whole(value)
     if not whole or value < 1 or (most is not None and value > most):  # type: ignore[operator]
         limit = "at least 1" if most is None else f"1..hidden_size = 1..{most}"
         raise SpecError(f"`{name}` is {value!r}; expected an integer, {limit}")

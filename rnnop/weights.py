@@ -8,8 +8,8 @@ each pseudo-layer, in the order layer * num_directions + direction:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .arrays import Array, dtype_name, family
@@ -119,10 +119,18 @@ class RNNWeights:
             for k, array in enumerate(entries):
                 yield f"{name}[{k}]", array
 
+    @classmethod
+    def of_fields(cls, arrays: Mapping[str, Sequence[Array]], bidirectional: bool) -> RNNWeights:
+        """Make weights from a mapping of field names to arrays; missing fields are None."""
+        fields: dict[str, Any] = {name: tuple(entries) for name, entries in arrays.items()}
+        return cls(**fields, bidirectional=bidirectional)
+
     def map(self, function: Callable[[Array], Array]) -> RNNWeights:
         """Return weights with `function` applied to every array, such as `torch.from_numpy`."""
-        changed = {name: tuple(map(function, entries)) for name, entries in self._present()}
-        return RNNWeights(**changed, bidirectional=self.bidirectional)
+        changed = {
+            name: [function(entry) for entry in entries] for name, entries in self._present()
+        }
+        return RNNWeights.of_fields(changed, self.bidirectional)
 
     def __repr__(self) -> str:
         first = self.w_ih[0]
@@ -158,11 +166,22 @@ class RNNGrads(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PrepackedWeights:
-    """Weights that were checked and laid out for a backend once, see `rnnop.prepack`."""
+    """Weights that were checked and laid out for a backend once, see `rnnop.prepack`.
+
+    Attributes
+    ----------
+    weights : RNNWeights
+        As they were given.
+    mode, backend : str
+        What they were laid out for.
+    cache : dict
+        What a backend made of them, for it to find again.
+    """
 
     weights: RNNWeights
     mode: str
     backend: str
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
 
 def expected_shapes(spec: RNNSpec) -> dict[str, list[tuple[int, ...]]]:

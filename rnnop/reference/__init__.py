@@ -5,6 +5,6 @@ NumPy the halves are computed in float64, and so is float32 with RNNOP_REFERENCE
 other families the halves are computed in float32.
 """
 
-from .sequence import backward, compute_dtype, forward, supports
+from .sequence import backward, compute_dtype, forward, manner, prepack, supports, unavailable
 
-__all__ = ["backward", "compute_dtype", "forward", "supports"]
+__all__ = ["backward", "compute_dtype", "forward", "manner", "prepack", "supports", "unavailable"]

@@ -29,16 +29,20 @@ class Gate:
 
 
 def apply(xp: ModuleType, activation: Activation, x: Array) -> Array:
-    """Return the activation of `x`, elementwise."""
+    """Return the activation of `x`, elementwise.
+
+    Written with `where` alone: so a NaN stays, and autograd finds what `derivative` says. At 0,
+    |x|, max and min would give it a corner that the function does not have.
+    """
     alpha, beta = activation.parameters
     match activation.name:
         case "Sigmoid":
-            # Neither exponential can overflow, and a small result keeps its relative accuracy.
-            return xp.exp(xp.minimum(x, xp.zeros_like(x))) / (1 + xp.exp(-xp.abs(x)))
+            # No exponential can overflow, and a small result keeps its relative accuracy.
+            e = xp.exp(xp.where(x <= 0, x, -x))
+            return xp.where(x <= 0, e, xp.ones_like(x)) / (1 + e)
         case "Tanh":
             return xp.tanh(x)
         case "Relu":
-            # Not maximum(x, 0): a NaN must stay, and the gradient at 0 is 0 for autograd too.
             return xp.where(x <= 0, xp.zeros_like(x), x)
         case "Affine":
             return alpha * x + beta
@@ -49,17 +53,19 @@ def apply(xp: ModuleType, activation: Activation, x: Array) -> Array:
         case "ScaledTanh":
             return alpha * xp.tanh(beta * x)
         case "HardSigmoid":
-            return xp.clip(alpha * x + beta, 0.0, 1.0)
+            line, zero, one = alpha * x + beta, xp.zeros_like(x), xp.ones_like(x)
+            return xp.where(line <= 0, zero, xp.where(line >= 1, one, line))
         case "Elu":
-            return xp.where(x <= 0, alpha * xp.expm1(xp.minimum(x, xp.zeros_like(x))), x)
+            return xp.where(x <= 0, alpha * xp.expm1(xp.where(x <= 0, x, xp.zeros_like(x))), x)
         case "Softsign":
             return x / (1 + xp.abs(x))
         case _:  # Softplus
-            return xp.maximum(x, xp.zeros_like(x)) + xp.log1p(xp.exp(-xp.abs(x)))
+            e = xp.exp(xp.where(x <= 0, x, -x))
+            return xp.where(x <= 0, xp.zeros_like(x), x) + xp.log1p(e)
 
 
 def derivative(xp: ModuleType, activation: Activation, x: Array, y: Array) -> Array:
-    """Return dy/dx of y = apply(x), from the left at a kink."""
+    """Return dy/dx of y = apply(x), at a corner that of the branch which `apply` takes."""
     alpha, beta = activation.parameters
     one, zero = xp.ones_like(x), xp.zeros_like(x)
     match activation.name:

@@ -18,6 +18,7 @@ from .. import arrays, flags
 from ..arrays import Array, take_rows
 from ..backends import Cotangents, Gradients, Problem, Result
 from ..ragged import RaggedPlan
+from ..spec import RNNSpec
 from ..weights import RNNWeights
 from .cells import Cell, State, WeightGrads, make_cell
 
@@ -27,12 +28,25 @@ def supports(problem: Problem) -> str | None:
     return None
 
 
+def unavailable() -> str | None:
+    """Return None: the reference runs wherever Python does."""
+    return None
+
+
+def manner() -> None:
+    """Return None: there is no more to say."""
+
+
 def compute_dtype(problem: Problem) -> str:
     """Return the dtype of the arithmetic, see the docstring of the package."""
     name, numpy = arrays.dtype_name(problem.x), problem.family == "numpy"
     if name in ("float16", "bfloat16"):
         return "float64" if numpy else "float32"
     return "float64" if numpy and flags.enabled("RNNOP_REFERENCE_FLOAT64") else name
+
+
+def prepack(spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
+    """Do nothing: the reference takes weights as they are."""
 
 
 _quiet = np.errstate(over="ignore", under="ignore", invalid="ignore")
@@ -86,8 +100,8 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     up, down = _caster(xp, computed.x.dtype), _caster(xp, problem.x.dtype)
     if plan.total == 0:
         return Gradients(
-            dx=xp.zeros_like(problem.x),
-            weights=problem.weights.map(xp.zeros_like),
+            dx=arrays.zeros(xp, problem.x.shape, problem.x),
+            weights=problem.weights.map(lambda array: arrays.zeros(xp, array.shape, array)),
             dh0=cotangents.dh_n,
             dc0=cotangents.dc_n,
         )
@@ -116,9 +130,9 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
         doutput = dinputs[0] if len(dinputs) == 1 else dinputs[0] + dinputs[1]
     return Gradients(
         dx=down(doutput),
-        weights=RNNWeights(
-            **{name: tuple(down(grads[name]) for grads in found) for name in found[0]},
-            bidirectional=spec.bidirectional,
+        weights=RNNWeights.of_fields(
+            {name: [down(grads[name]) for grads in found] for name in found[0]},
+            spec.bidirectional,
         ),
         dh0=down(xp.stack([state[0] for state in dinitial])),
         dc0=down(xp.stack([state[1] for state in dinitial]) if spec.has_cell_state else None),

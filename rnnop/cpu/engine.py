@@ -1,0 +1,250 @@
+"""The compiled engine as Python sees it: which library, its structures and its functions.
+
+A library is built for each instruction set when rnnop is installed (setup.py); the best that the
+machine runs is loaded at first use, or the one that RNNOP_CPU_ISA names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.machinery
+import os
+import platform
+from ctypes import POINTER, Structure, byref, c_double, c_int, c_int64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import flags
+from ..errors import BackendUnavailable, LibraryError
+
+CELLS = {"rnn_tanh": 0, "rnn_relu": 1, "gru": 2, "gru_reset_before": 3, "lstm": 4}
+_STATUS = {1: ("NO_MEMORY", "memory could not be allocated"), 2: ("BAD_ARGUMENT", "")}
+
+# In order of preference, with the rnnop_cpu_level() that runs it; None: whatever the machine.
+_VARIANTS = {"avx512": 2, "avx2": 1, "neon": None, "generic": None}
+
+
+class Problem(Structure):
+    """struct Problem of engine.h."""
+
+    _fields_: ClassVar = [
+        *((name, c_int64) for name in ("cell", "input", "hidden", "output")),
+        *((name, c_int64) for name in ("projected", "peephole", "coupled", "backward")),
+        *((name, c_int64) for name in ("has_cell_clip", "cell_clip_nan")),
+        *((name, c_int64) for name in ("has_gate_clip", "has_proj_clip")),
+        *((name, c_double) for name in ("cell_low", "cell_high", "gate_low", "gate_high")),
+        *((name, c_double) for name in ("proj_low", "proj_high")),
+        *((name, c_int64) for name in ("num_segments", "num_steps")),
+        *((name, c_void_p) for name in ("batch_sizes", "offsets", "lengths")),
+        ("threads", c_int64),
+    ]
+
+
+class Weights(Structure):
+    """struct Weights of engine.h."""
+
+    _fields_: ClassVar = [
+        (name, c_void_p)
+        for name in ("input", "recurrent", "candidate", "projection", "bias", "peephole")
+    ]
+
+
+class Forward(Structure):
+    """struct Forward of engine.h."""
+
+    _fields_: ClassVar = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        *((name, c_void_p) for name in ("h0", "c0", "y")),
+        ("y_stride", c_int64),
+        *((name, c_void_p) for name in ("h_n", "c_n", "c")),
+        ("c_stride", c_int64),
+        *((name, c_void_p) for name in ("gates", "pre", "h_raw")),
+    ]
+
+
+class Backward(Structure):
+    """struct Backward of engine.h."""
+
+    _fields_: ClassVar = [
+        ("y", c_void_p),
+        ("y_stride", c_int64),
+        *((name, c_void_p) for name in ("h0", "c0", "c")),
+        ("c_stride", c_int64),
+        *((name, c_void_p) for name in ("gates", "pre", "h_raw", "dy")),
+        ("dy_stride", c_int64),
+        ("dc", c_void_p),
+        ("dc_stride", c_int64),
+        *((name, c_void_p) for name in ("dh_n", "dc_n", "dh0", "dc0", "dgates", "dh_raw")),
+    ]
+
+
+_STRUCTURES: tuple[type[Structure], ...] = (Problem, Weights, Forward, Backward)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A loaded library."""
+
+    isa: str
+    path: Path
+    library: ctypes.CDLL
+
+    def call(self, name: str, dtype: np.dtype[Any], *arguments: Any) -> None:
+        """Call rnnop_<name> of a dtype, and raise if its status is not OK.
+
+        Raises
+        ------
+        MemoryError
+            The engine could not allocate its working memory.
+        LibraryError
+            Any other status.
+        """
+        function = f"rnnop_{name}_{'f32' if dtype == np.float32 else 'f64'}"
+        status = getattr(self.library, function)(*arguments)
+        if status == 1:
+            raise MemoryError(f"{function}: working memory could not be allocated")
+        if status:
+            raise LibraryError(function, status, "UNKNOWN", f"the engine {self.path.name}")
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Give every function its types."""
+    for suffix in ("f32", "f64"):
+        # int rnnop_forward_f32(const Problem *p, const Weights *w, const Forward *f);
+        forward = getattr(library, f"rnnop_forward_{suffix}")
+        forward.argtypes = [POINTER(Problem), POINTER(Weights), POINTER(Forward)]
+        forward.restype = c_int
+        # int rnnop_backward_f32(const Problem *p, const Weights *w, const Backward *f);
+        backward = getattr(library, f"rnnop_backward_{suffix}")
+        backward.argtypes = [POINTER(Problem), POINTER(Weights), POINTER(Backward)]
+        backward.restype = c_int
+        # void rnnop_pack_f32(const Problem *p, const void *w_ih, *w_hh, *w_hr, *b_ih, *b_hh,
+        #                     void *input, *recurrent, *candidate, *projection, *bias);
+        pack = getattr(library, f"rnnop_pack_{suffix}")
+        pack.argtypes = [POINTER(Problem), *[c_void_p] * 10]
+        pack.restype = None
+        # void rnnop_pack_backward_f32(const Problem *p, const void *w_hh, const void *w_hr,
+        #                              void *recurrent, void *candidate, void *projection);
+        pack_backward = getattr(library, f"rnnop_pack_backward_{suffix}")
+        pack_backward.argtypes = [POINTER(Problem), *[c_void_p] * 5]
+        pack_backward.restype = None
+        # void rnnop_packed_sizes_f32(const Problem *p, int64_t *sizes);
+        sizes = getattr(library, f"rnnop_packed_sizes_{suffix}")
+        sizes.argtypes = [POINTER(Problem), POINTER(c_int64 * 8)]
+        sizes.restype = None
+    # void rnnop_layout(int64_t *bytes);
+    library.rnnop_layout.argtypes = [POINTER(c_int64 * len(_STRUCTURES))]
+    library.rnnop_layout.restype = None
+    # int rnnop_cpu_level(void);
+    library.rnnop_cpu_level.argtypes = []
+    library.rnnop_cpu_level.restype = c_int
+
+
+def _built() -> dict[str, Path]:
+    """Return the libraries that were built, best first."""
+    folder = Path(__file__).parent
+    found = {}
+    for isa in _VARIANTS:
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            path = folder / f"engine_{isa}{suffix}"
+            if path.exists():
+                found[isa] = path
+                break
+    return found
+
+
+def _open(isa: str, path: Path) -> Engine:
+    library = ctypes.CDLL(str(path))
+    _declare(library)
+    sizes = (c_int64 * len(_STRUCTURES))()
+    library.rnnop_layout(byref(sizes))
+    expected = [ctypes.sizeof(structure) for structure in _STRUCTURES]
+    if list(sizes) != expected:
+        raise LibraryError(
+            "rnnop_layout",
+            0,
+            "LAYOUT",
+            f"{path.name} has structures of {list(sizes)} bytes; "
+            f"expected {expected}; install rnnop anew",
+        )
+    return Engine(isa, path, library)
+
+
+@functools.lru_cache(maxsize=1)
+def available() -> dict[str, Engine | None]:
+    """Return the instruction sets that were built and that this machine runs, best first.
+
+    The engines are opened when they are first asked for.
+    """
+    built = _built()
+    base = next((isa for isa in ("generic", "neon") if isa in built), None)
+    if base is None:
+        return {}
+    level = _open(base, built[base]).library.rnnop_cpu_level()
+    return {isa: None for isa in built if (needed := _VARIANTS[isa]) is None or level >= needed}
+
+
+@functools.lru_cache(maxsize=8)
+def _engine(isa: str) -> Engine:
+    return _open(isa, _built()[isa])
+
+
+def why_unavailable() -> str | None:
+    """Return None, or why there is no engine."""
+    if available():
+        return None
+    return (
+        f"no C engine for {platform.machine()} was built when rnnop was installed; "
+        "install it again with a C compiler at hand"
+    )
+
+
+def engine() -> Engine:
+    """Return the engine for this call.
+
+    Raises
+    ------
+    BackendUnavailable
+        None was built, or RNNOP_CPU_ISA names one that is not here.
+    """
+    reason = why_unavailable()
+    if reason is not None:
+        raise BackendUnavailable(f"the backend 'cpu' is not usable: {reason}")
+    wanted = flags.read("RNNOP_CPU_ISA")
+    here = available()
+    if wanted == "auto":
+        return _engine(next(iter(here)))
+    if wanted not in here:
+        raise BackendUnavailable(
+            f"RNNOP_CPU_ISA is {wanted!r}; this machine and this build have {', '.join(here)}"
+        )
+    return _engine(wanted)
+
+
+def num_threads() -> int:
+    """Return RNNOP_NUM_THREADS, by default the cores that this process may use."""
+    return flags.integer("RNNOP_NUM_THREADS") or _cores()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def aligned(count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return an uninitialised vector that begins on a cache line."""
+    raw = np.empty(count + 64 // dtype.itemsize, dtype)
+    begin = -raw.ctypes.data % 64 // dtype.itemsize
+    return raw[begin : begin + count]
+
+
+def pointer(array: npt.NDArray[Any] | None) -> int | None:
+    """Return the address of an array's first element."""
+    return None if array is None else array.ctypes.data

@@ -1,0 +1,108 @@
+/* The CPU engine, compiled once for each instruction set (setup.py gives VECTOR_BYTES and flags).
+ *
+ * Nothing here knows Python. Shapes are checked before a call; a status comes back.
+ */
+#include "engine.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "threads.h"
+
+#ifndef VECTOR_BYTES
+#define VECTOR_BYTES 16
+#endif
+
+/* Rows of the largest register tile: 32 vector registers on AVX-512 and NEON, 16 elsewhere. */
+#if VECTOR_BYTES == 64 || defined(__aarch64__)
+#define MAX_ROWS 6
+#else
+#define MAX_ROWS 4
+#endif
+
+enum {
+    K_BLOCK = 128,   /* rows of a panel that stay in the first cache */
+    CHUNK_ROWS = 24, /* rows of an input product that read a panel once */
+};
+
+#define MIN_SHARED_WORK 4e5   /* multiply-adds of a step's unit blocks that are worth a barrier */
+#define MIN_THREADED_WORK 2e5 /* multiply-adds of a call that are worth waking a thread */
+
+static void *rnnop_aligned(size_t bytes)
+{
+    size_t rounded = (bytes + 63) / 64 * 64;
+    return rounded < bytes ? 0 : aligned_alloc(64, rounded ? rounded : 64);
+}
+
+#define REAL float
+#define INTEGER int32_t
+#define NAME(name) name##_f32
+#define ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
+#define MANTISSA_BITS 23
+#define SMALLEST_EXP -87.0f
+#define LN2_HIGH 0.693359375f
+#define LN2_LOW -2.12194440054690583e-4f
+#define TAYLOR_DEGREE 7
+#define TAYLOR rnnop_taylor_f32
+static const float TAYLOR[] = {1.0f,        1.0f,         1.0f / 2,    1.0f / 6,
+                               1.0f / 24,   1.0f / 120,   1.0f / 720,  1.0f / 5040};
+#include "typed.h"
+#undef REAL
+#undef INTEGER
+#undef NAME
+#undef ROUND_MAGIC
+#undef MANTISSA_BITS
+#undef SMALLEST_EXP
+#undef LN2_HIGH
+#undef LN2_LOW
+#undef TAYLOR_DEGREE
+#undef TAYLOR
+
+#define REAL double
+#define INTEGER int64_t
+#define NAME(name) name##_f64
+#define ROUND_MAGIC 6755399441055744.0 /* 1.5 * 2^52 */
+#define MANTISSA_BITS 52
+#define SMALLEST_EXP -708.0
+#define LN2_HIGH 0.693147180369123816490
+#define LN2_LOW 1.90821492927058770002e-10
+#define TAYLOR_DEGREE 13
+#define TAYLOR rnnop_taylor_f64
+static const double TAYLOR[] = {1.0,
+                                1.0,
+                                1.0 / 2,
+                                1.0 / 6,
+                                1.0 / 24,
+                                1.0 / 120,
+                                1.0 / 720,
+                                1.0 / 5040,
+                                1.0 / 40320,
+                                1.0 / 362880,
+                                1.0 / 3628800,
+                                1.0 / 39916800,
+                                1.0 / 479001600,
+                                1.0 / 6227020800};
+#include "typed.h"
+
+/* Bytes of each structure, in the order Problem, Weights, Forward, Backward: Python compares. */
+void rnnop_layout(int64_t *bytes)
+{
+    bytes[0] = sizeof(Problem);
+    bytes[1] = sizeof(Weights);
+    bytes[2] = sizeof(Forward);
+    bytes[3] = sizeof(Backward);
+}
+
+/* What this machine can run: 0 generic, 1 AVX2 with FMA, 2 AVX-512. */
+int rnnop_cpu_level(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    return 0;
+}

@@ -1,0 +1,97 @@
+/* Products of rows with packed weights: C += A B, the only hot loop of the engine.
+ *
+ * B is packed in panels of up to 4 vectors of columns:
+ *
+ *     panel 0: k = 0  | v0 v1 v2 v3 |      one row of a panel is `width` vectors of LANES columns,
+ *              k = 1  | v0 v1 v2 v3 |      rows follow each other, so a panel is read front to back
+ *              ...
+ *     panel 1: ...
+ *
+ * A is given as a pointer for each row, so rows may lie anywhere. A tile of ROWS x width vectors of
+ * C stays in registers while k runs over a block of K_BLOCK rows, which stay in the first cache for
+ * all tiles. Every element of C is one chain of multiply-adds in the order of k, whatever the tile:
+ * results do not depend on how many rows there are, nor on the number of threads.
+ */
+
+static inline __attribute__((always_inline)) void NAME(tile)(
+    const int rows, const int width, const REAL *const *a, int64_t begin, int64_t count,
+    const REAL *b, REAL *c, int64_t c_stride)
+{
+    NAME(vec) sum[MAX_ROWS][4];
+    const REAL *p[MAX_ROWS];
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++) {
+        p[r] = a[r] + begin;
+#pragma GCC unroll 4
+        for (int v = 0; v < width; v++) sum[r][v] = NAME(load)(c + r * c_stride + v * LANES);
+    }
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < count; k++) {
+        /* Sums, and the shorter of a row of B and a column of A, are what registers hold. */
+        if (rows < width) {
+            NAME(vec) x[MAX_ROWS];
+#pragma GCC unroll 16
+            for (int r = 0; r < rows; r++) x[r] = NAME(splat)(p[r][k]);
+#pragma GCC unroll 4
+            for (int v = 0; v < width; v++) {
+                NAME(vec) w = *(const NAME(vec) *)(b + (k * width + v) * LANES);
+#pragma GCC unroll 16
+                for (int r = 0; r < rows; r++) sum[r][v] += x[r] * w;
+            }
+        } else {
+            NAME(vec) w[4];
+#pragma GCC unroll 4
+            for (int v = 0; v < width; v++)
+                w[v] = *(const NAME(vec) *)(b + (k * width + v) * LANES);
+#pragma GCC unroll 16
+            for (int r = 0; r < rows; r++) {
+                NAME(vec) x = NAME(splat)(p[r][k]);
+#pragma GCC unroll 4
+                for (int v = 0; v < width; v++) sum[r][v] += x * w[v];
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < width; v++) NAME(store)(c + r * c_stride + v * LANES, sum[r][v]);
+}
+
+#define TILE(ROWS, WIDTH)                                                                        \
+    case (ROWS) * 8 + (WIDTH):                                                                   \
+        NAME(tile)(ROWS, WIDTH, a, begin, count, b, c, c_stride);                                \
+        return;
+
+static void NAME(any_tile)(int rows, int width, const REAL *const *a, int64_t begin, int64_t count,
+                           const REAL *b, REAL *c, int64_t c_stride)
+{
+    switch (rows * 8 + width) {
+        TILE(1, 1) TILE(1, 2) TILE(1, 3) TILE(1, 4)
+        TILE(2, 1) TILE(2, 2) TILE(2, 3) TILE(2, 4)
+        TILE(3, 1) TILE(3, 2) TILE(3, 3) TILE(3, 4)
+        TILE(4, 1) TILE(4, 2) TILE(4, 3)
+#if MAX_ROWS >= 6
+        TILE(4, 4)
+        TILE(5, 1) TILE(5, 2) TILE(5, 3) TILE(5, 4)
+        TILE(6, 1) TILE(6, 2) TILE(6, 3) TILE(6, 4)
+#endif
+    }
+}
+
+/* The most rows of a tile that leave registers for the weights. */
+static inline int NAME(most_rows)(int width) { return MAX_ROWS > 4 ? 6 : width == 4 ? 3 : 4; }
+
+/* One panel: C (rows, width vectors, c_stride apart) += A (rows, depth) B. */
+static void NAME(panel)(int64_t rows, int width, const REAL *const *a, int64_t depth,
+                        const REAL *b, REAL *c, int64_t c_stride)
+{
+    int64_t tiles = (rows + NAME(most_rows)(width) - 1) / NAME(most_rows)(width);
+    for (int64_t begin = 0; begin < depth; begin += K_BLOCK) {
+        int64_t count = depth - begin < K_BLOCK ? depth - begin : K_BLOCK;
+        for (int64_t i = 0; i < tiles; i++) {
+            int64_t first = rows * i / tiles, next = rows * (i + 1) / tiles;
+            NAME(any_tile)((int)(next - first), width, a + first, begin, count,
+                           b + begin * width * LANES, c + first * c_stride, c_stride);
+        }
+    }
+}

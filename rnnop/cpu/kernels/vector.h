@@ -1,0 +1,102 @@
+/* Vectors of REAL, and the elementwise functions of the cells.
+ *
+ * Included once for each REAL (see typed.h). A vector has LANES elements; how many bytes that is
+ * the build says (VECTOR_BYTES). Written with GCC's vector extension, so one source serves every
+ * instruction set. No fast-math: a NaN stays a NaN, infinities give the limits.
+ */
+
+typedef REAL NAME(vec) __attribute__((vector_size(VECTOR_BYTES)));
+typedef INTEGER NAME(ivec) __attribute__((vector_size(VECTOR_BYTES)));
+typedef REAL NAME(loose) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
+
+static inline NAME(vec) NAME(load)(const REAL *p) { return *(const NAME(loose) *)p; }
+
+static inline void NAME(store)(REAL *p, NAME(vec) v) { *(NAME(loose) *)p = v; }
+
+static inline NAME(vec) NAME(splat)(REAL x) { return x - (NAME(vec)){0}; }
+
+/* The first `count` elements only; the others read as 0 and are not written. */
+static inline NAME(vec) NAME(load_part)(const REAL *p, int64_t count)
+{
+    if (count >= LANES) return NAME(load)(p);
+    NAME(vec) v = {0};
+    memcpy(&v, p, (size_t)count * sizeof(REAL));
+    return v;
+}
+
+static inline void NAME(store_part)(REAL *p, NAME(vec) v, int64_t count)
+{
+    if (count >= LANES) { NAME(store)(p, v); return; }
+    memcpy(p, &v, (size_t)count * sizeof(REAL));
+}
+
+/* yes where the mask (all bits set or none) is true, else no */
+static inline NAME(vec) NAME(select)(NAME(ivec) mask, NAME(vec) yes, NAME(vec) no)
+{
+    return (NAME(vec))((mask & (NAME(ivec))yes) | (~mask & (NAME(ivec))no));
+}
+
+static inline NAME(vec) NAME(magnitude)(NAME(vec) x)
+{
+    NAME(ivec) sign = (NAME(ivec))NAME(splat)((REAL)-0.0);
+    return (NAME(vec))((NAME(ivec))x & ~sign);
+}
+
+static inline NAME(vec) NAME(with_sign_of)(NAME(vec) x, NAME(vec) sign_of)
+{
+    NAME(ivec) sign = (NAME(ivec))NAME(splat)((REAL)-0.0);
+    return (NAME(vec))((NAME(ivec))x | ((NAME(ivec))sign_of & sign));
+}
+
+/* exp(x) - 1 and exp(x) of x <= 0, sharing their work.
+ *
+ * x = k ln2 + r with |r| <= ln2/2. The Taylor polynomial of exp(r) - 1 to the degree whose remainder
+ * is below half a unit in the last place; exp(x) - 1 = 2^k (exp(r) - 1) + (2^k - 1) keeps its
+ * relative accuracy near 0, and exp(x) = 2^k (exp(r) - 1) + 2^k. Below SMALLEST, exp is 0.
+ */
+static inline void NAME(exponential)(NAME(vec) x, NAME(vec) *exp_minus_one, NAME(vec) *exp_x)
+{
+    NAME(ivec) tiny = x < SMALLEST_EXP;
+    x = NAME(select)(tiny, NAME(splat)(SMALLEST_EXP), x);
+    NAME(vec) shifted = x * (REAL)1.44269504088896340736 + ROUND_MAGIC; /* its low bits hold k */
+    NAME(vec) k = shifted - ROUND_MAGIC;
+    NAME(vec) r = x - k * LN2_HIGH - k * LN2_LOW;
+    NAME(vec) p = NAME(splat)(TAYLOR[TAYLOR_DEGREE]);
+    for (int n = TAYLOR_DEGREE - 1; n >= 1; n--) p = p * r + TAYLOR[n];
+    p = p * r;
+    NAME(ivec) one = (NAME(ivec))NAME(splat)((REAL)1.0);
+    NAME(vec) power = (NAME(vec))(((NAME(ivec))shifted << MANTISSA_BITS) + one);
+    *exp_minus_one = NAME(select)(tiny, NAME(splat)((REAL)-1.0), power * p + (power - 1));
+    *exp_x = (NAME(vec))(~tiny & (NAME(ivec))(power * p + power));
+}
+
+static inline NAME(vec) NAME(sigmoid)(NAME(vec) x)
+{
+    NAME(vec) below, e;
+    NAME(exponential)(-NAME(magnitude)(x), &below, &e);
+    return NAME(select)(x >= 0, NAME(splat)(1), e) / (1 + e);
+}
+
+static inline NAME(vec) NAME(tanh)(NAME(vec) x)
+{
+    NAME(vec) q, e; /* tanh |x| = -q / (q + 2) with q = exp(-2 |x|) - 1 */
+    NAME(exponential)(-2 * NAME(magnitude)(x), &q, &e);
+    return NAME(with_sign_of)(NAME(magnitude)(q) / (q + 2), x);
+}
+
+static inline NAME(vec) NAME(relu)(NAME(vec) x) { return (NAME(vec))(~(x <= 0) & (NAME(ivec))x); }
+
+/* x cut to low..high; a NaN stays, or becomes low */
+static inline NAME(vec) NAME(clip)(NAME(vec) x, REAL low, REAL high, int nan_to_low)
+{
+    NAME(ivec) nan = x != x;
+    NAME(vec) cut = NAME(select)(x < low, NAME(splat)(low), x);
+    cut = NAME(select)(cut > high, NAME(splat)(high), cut);
+    return nan_to_low ? NAME(select)(nan, NAME(splat)(low), cut) : cut;
+}
+
+/* dy where low <= x <= high, else 0: the gradient of clip */
+static inline NAME(vec) NAME(clip_backward)(NAME(vec) x, NAME(vec) dy, REAL low, REAL high)
+{
+    return (NAME(vec))((x >= low) & (x <= high) & (NAME(ivec))dy);
+}

@@ -1,0 +1,17 @@
+"""What rnnop says beside its results: through the logger 'rnnop', at the level of RNNOP_LOG."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+from . import flags
+
+_LOGGER = logging.getLogger("rnnop")
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Log a warning, the first time that it is given in this process."""
+    _LOGGER.setLevel(flags.read("RNNOP_LOG").upper())
+    _LOGGER.warning(text)

@@ -1,0 +1,18 @@
+"""What every test starts from: no RNNOP_* variable, and hypothesis without chance or clock."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("rnnop", deadline=None, derandomize=True, max_examples=25)
+settings.load_profile("rnnop")
+
+
+@pytest.fixture(autouse=True)
+def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the variables of whoever runs the tests out of the environment."""
+    for name in [name for name in os.environ if name.startswith("RNNOP_")]:
+        monkeypatch.delenv(name)
