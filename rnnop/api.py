@@ -14,18 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from . import arrays, backends, validate
+from . import arrays, backends, flags, validate
 from . import dropout as streams
 from .arrays import Array, HostBools, HostInts
-from .backends import Cotangents, Problem, Result
+from .backends import Cotangents, Frame, Problem, Result
 from .clips import Clip
-from .errors import DTypeError, ShapeError, SpecError, blame
+from .errors import BackendUnavailable, DTypeError, ShapeError, SpecError, blame
 from .packing import PackedSequence
 from .ragged import RaggedPlan, batch_first_storage, make_plan, packed_storage
-from .spec import RNNSpec, check_bool, check_dropout
+from .spec import RNNSpec, check_bool
 from .storage import Storage
 from .weights import PrepackedWeights, RNNGrads, RNNWeights
 
@@ -94,15 +95,30 @@ class Explanation:
 
 
 @dataclass(frozen=True, eq=False)
+class _Setup:
+    """What follows from shapes and options alone, found once for many calls."""
+
+    frame: Frame
+    storage: Storage
+    backend: str
+    cell_clip: Clip
+
+
+@dataclass(frozen=True, eq=False)
 class _Call:
     """A call that has been checked: what a backend is given, and the way back."""
 
+    setup: _Setup
     problem: Problem
-    storage: Storage
-    backend: str
     h0: Array
     c0: Array | None
     c0_given: Array | None
+
+
+# Setups of dense NumPy calls, by weights and then by shape and options: a loop of small calls
+# would spend its time on finding the same setup again.
+_SETUPS: WeakKeyDictionary[RNNWeights, dict[Any, _Setup]] = WeakKeyDictionary()
+_MOST_SETUPS = 64
 
 
 def _prepare(
@@ -133,12 +149,110 @@ def _prepare(
     backend: str = "auto",
 ) -> _Call:
     """Check a call and bring it into packed order. The signature is that of `rnn`."""
+    plain = _plain_weights(weights, mode)
+    options: dict[str, Any] = {
+        "mode": mode,
+        "batch_first": batch_first,
+        "reverse": reverse,
+        "dropout": dropout,
+        "training": training,
+        "cell_clip": cell_clip,
+        "cell_clip_nan": cell_clip_nan,
+        "proj_clip": proj_clip,
+        "gate_clip": gate_clip,
+        "reset_after": reset_after,
+        "activations": activations,
+        "input_forget": input_forget,
+        "masked_output": masked_output,
+        "return_cell_states": return_cell_states,
+        "backend": backend,
+    }
+    setup = key = None
+    if type(x) is np.ndarray and mask is None and lengths is None and resets is None:
+        # The types too: 1 equals True, and is refused where a bool is expected.
+        chosen = tuple(options.values())
+        key = (x.shape, x.dtype, chosen, tuple(map(type, chosen)), flags.read("RNNOP_BACKEND"))
+        setup = _known_setup(plain, key)
+    if setup is None:
+        setup = _set_up(x, plain, mask, lengths, resets, **options)
+        _remember_setup(plain, key, setup)
+    storage, spec = setup.storage, setup.frame.spec
+    data = x.data if isinstance(x, PackedSequence) else x
+    with blame(spec=spec):
+        h_rows = _initial_state("h0", h0, storage, data)
+        c_rows = c0_given = c_segments = None
+        if spec.has_cell_state or c0 is not None:
+            c0_given = _initial_state("c0", c0, storage, data)
+            c_rows = setup.cell_clip(c0_given)
+            # Clipped again, for the zeros of a reset: a clip need not have 0 inside.
+            c_segments = setup.cell_clip(storage.states_in(c_rows))
+        problem = Problem(
+            setup.frame,
+            weights=plain,
+            x=storage.rows_in(data),
+            h0=storage.states_in(h_rows),
+            c0=c_segments,
+            dropout_masks=_dropout(storage, data, training, validate.seed(seed), dropout_masks),
+            cache=weights.cache if isinstance(weights, PrepackedWeights) else None,
+        )
+    if dropout and spec.num_layers == 1:
+        warnings.warn(
+            f"dropout={dropout} has no effect on a single layer: it acts between layers",
+            UserWarning,
+            stacklevel=3,
+        )
+    return _Call(setup, problem, h_rows, c_rows, c0_given)
+
+
+def _known_setup(weights: RNNWeights, key: Any) -> _Setup | None:
+    """Return the setup of an earlier call with this key."""
+    try:
+        return _SETUPS[weights].get(key)
+    except (KeyError, TypeError):  # no call yet; or an option, such as a list, has no hash
+        return None
+
+
+def _remember_setup(weights: RNNWeights, key: Any, setup: _Setup) -> None:
+    try:
+        hash(key)
+    except TypeError:
+        return
+    known = _SETUPS.setdefault(weights, {})
+    if key is not None:
+        if len(known) >= _MOST_SETUPS:
+            known.clear()
+        known[key] = setup
+
+
+def _set_up(
+    x: Any,
+    weights: RNNWeights,
+    mask: Any,
+    lengths: Any,
+    resets: Any,
+    *,
+    mode: str,
+    batch_first: bool,
+    reverse: bool,
+    dropout: float,
+    training: bool,
+    cell_clip: Any,
+    cell_clip_nan: bool,
+    proj_clip: Any,
+    gate_clip: Any,
+    reset_after: bool,
+    activations: Any,
+    input_forget: bool,
+    masked_output: str,
+    return_cell_states: bool,
+    backend: str,
+) -> _Setup:
+    """Check everything but states and dropout masks, and choose the backend."""
     check_bool("batch_first", batch_first)
     check_bool("return_cell_states", return_cell_states)
     validate.choice("masked_output", masked_output, ("zero", "hold"))
-    plain = _plain_weights(weights, mode)
     spec = RNNSpec.of(
-        plain,
+        weights,
         mode=mode,
         reverse=reverse,
         dropout=dropout,
@@ -165,37 +279,12 @@ def _prepare(
                 f"`x` has {data.shape[-1]} features, its shape is {tuple(data.shape)}; "
                 f"expected input_size = {spec.input_size}, as `weights.w_ih[0]` has it"
             )
-        validate.weights_agree(plain, spec, data)
+        validate.weights_agree(weights, spec, data)
         packed = x if isinstance(x, PackedSequence) else None
+        frame = Frame(spec, plan, family, xp, arrays.dtype_name(data), bool(return_cell_states))
         storage = Storage(spec, plan, xp, leading, packed, hold=masked_output == "hold")
-        h_rows = _initial_state("h0", h0, storage, data)
-        c_rows = c0_given = None
-        clip = _cell_clip(storage)
-        if spec.has_cell_state or c0 is not None:
-            c0_given = _initial_state("c0", c0, storage, data)
-            c_rows = clip(c0_given)
-        problem = Problem(
-            spec,
-            plan,
-            family,
-            xp,
-            weights=plain,
-            x=storage.rows_in(data),
-            h0=storage.states_in(h_rows),
-            # Clipped again, for the zeros of a reset: a clip need not have 0 inside.
-            c0=None if c_rows is None else clip(storage.states_in(c_rows)),
-            dropout_masks=_dropout(storage, data, training, validate.seed(seed), dropout_masks),
-            return_cell_states=bool(return_cell_states),
-            cache=weights.cache if isinstance(weights, PrepackedWeights) else None,
-        )
-        if spec.num_layers == 1 and check_dropout(dropout) > 0.0:
-            warnings.warn(
-                f"dropout={dropout} has no effect on a single layer: it acts between layers",
-                UserWarning,
-                stacklevel=3,
-            )
-        chosen = backends.choose(backend, problem)
-    return _Call(problem, storage, chosen, h_rows, c_rows, c0_given)
+        chosen = backends.choose(backend, frame)
+    return _Setup(frame, storage, chosen, Clip(xp, spec.cell_clip, spec.cell_clip_nan))
 
 
 def _takes_a_call(
@@ -407,10 +496,10 @@ class VJP:
         RNNGrads
             Gradients of x, the weights, h0 and c0.
         """
-        call, storage = self._call, self._call.storage
+        call, setup, storage = self._call, self._call.setup, self._call.setup.storage
         spec, x = storage.spec, call.problem.x
         with blame("vjp", spec):
-            if dc is not None and not call.problem.return_cell_states:
+            if dc is not None and not setup.frame.return_cell_states:
                 raise SpecError(
                     "`dc` is given, and rnn_vjp was called with return_cell_states=False; "
                     "expected True"
@@ -432,12 +521,11 @@ class VJP:
             dc_n=None if dc_rows is None else storage.states_out_transposed(dc_rows),
             dc=None if dc is None else storage.rows_in(dc),
         )
-        runner = backends.load(call.backend)
-        grads = runner.backward(call.problem, self._result.saved, cotangents)
+        grads = backends.load(setup.backend).backward(call.problem, self._result.saved, cotangents)
         dc0 = None
         if grads.dc0 is not None:
             dc0 = storage.initial_gradients(grads.dc0, dc_rows)
-            dc0 = _cell_clip(storage).backward(call.c0_given, dc0)
+            dc0 = setup.cell_clip.backward(call.c0_given, dc0)
         return RNNGrads(
             x=_as_given(storage, storage.rows_out(grads.dx)),
             weights=grads.weights,
@@ -457,8 +545,8 @@ def explain(call: _Call) -> Explanation:
     Explanation
         The backend and why not the others, the network, the layout, the precision. Print it.
     """
-    problem, plan = call.problem, call.storage.plan
-    reasons = {name: why for name, why in backends.refusals(problem) if why is not None}
+    frame, plan = call.setup.frame, call.setup.frame.plan
+    reasons = {name: why for name, why in backends.refusals(frame) if why is not None}
     cells = plan.num_steps * plan.batch_size
     if plan.dense:
         layout = f"dense, T={plan.num_steps} N={plan.batch_size}"
@@ -467,10 +555,10 @@ def explain(call: _Call) -> Explanation:
             f"packed, {plan.num_segments} segments of up to {len(plan.batch_sizes)} steps; "
             f"{plan.total} of T*N = {plan.num_steps}*{plan.batch_size} = {cells} steps are real"
         )
-    name = arrays.dtype_name(problem.x)
-    backend = backends.load(call.backend)
-    precision = f"{name} data, {backend.compute_dtype(problem)} arithmetic"
-    return Explanation(call.backend, backend.manner(), reasons, problem.spec, layout, precision)
+    name = call.setup.backend
+    backend = backends.load(name)
+    precision = f"{frame.dtype} data, {backend.compute_dtype(frame)} arithmetic"
+    return Explanation(name, backend.manner(), reasons, frame.spec, layout, precision)
 
 
 def prepack(weights: RNNWeights, *, mode: str = "gru", backend: str = "auto") -> PrepackedWeights:
@@ -503,7 +591,12 @@ def prepack(weights: RNNWeights, *, mode: str = "gru", backend: str = "auto") ->
             validate.weights_agree(plain, spec, first, "weights.w_ih[0]")
             packed = PrepackedWeights(plain, mode, backends.wanted(backend))
             for name in backends.BACKENDS if packed.backend == "auto" else (packed.backend,):
-                backends.load(name).prepack(spec, plain, packed.cache)
+                chosen = backends.load(name)
+                reason = chosen.unavailable()
+                if reason is None:
+                    chosen.prepack(spec, plain, packed.cache)
+                elif packed.backend != "auto":
+                    raise BackendUnavailable(f"backend {name!r} cannot run here: {reason}")
             return packed
 
 
@@ -571,11 +664,6 @@ def _initial_state(name: str, given: Array | None, storage: Storage, data: Array
     return arrays.zeros(storage.xp, (spec.num_pseudo_layers, batch_size, size), data)
 
 
-def _cell_clip(storage: Storage) -> Clip:
-    """Return the clip of the cell state: c0 is read through it, even by a row without a step."""
-    return Clip(storage.xp, storage.spec.cell_clip, storage.spec.cell_clip_nan)
-
-
 def _dropout(
     storage: Storage, data: Array, training: bool, seed: int | None, given: Any
 ) -> tuple[Array, ...]:
@@ -602,15 +690,15 @@ def _dropout(
 
 
 def _forward(call: _Call, keep: bool) -> Result:
-    return backends.load(call.backend).forward(call.problem, keep)
+    return backends.load(call.setup.backend).forward(call.problem, keep)
 
 
 def _outputs(call: _Call, result: Result) -> RNNOutput:
     """Bring a result back into the caller's order."""
-    storage = call.storage
+    storage = call.setup.storage
     c_n = None if result.c_n is None else storage.states_out(result.c_n, call.c0)
     c = None
-    if call.problem.return_cell_states:
+    if call.setup.frame.return_cell_states:
         c = _as_given(storage, storage.rows_out(result.c))
     y = _as_given(storage, storage.outputs_out(result.y))
     return RNNOutput(y, storage.states_out(result.h_n, call.h0), c_n, c)

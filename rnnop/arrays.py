@@ -28,7 +28,7 @@ _PACKAGES = {"torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax"}
 
 @lru_cache(maxsize=256)
 def _family_of_type(kind: type) -> str | None:
-    if issubclass(kind, np.ma.MaskedArray):
+    if issubclass(kind, np.ma.MaskedArray | np.matrix):
         return None
     for base in kind.__mro__:
         if base is np.ndarray:
@@ -43,7 +43,8 @@ def _family_of_type(kind: type) -> str | None:
 def family(array: object) -> str | None:
     """Return 'numpy', 'cupy', 'torch' or 'jax', or None for anything else.
 
-    A NumPy masked array is none of them: its own mask would be dropped without a word.
+    A NumPy masked array is none of them: its own mask would be dropped without a word. Nor is a
+    NumPy matrix, whose * is no elementwise product.
     """
     kind: type = type(array)
     name = _family_of_type(kind)
@@ -95,9 +96,9 @@ def to_host(array: object, name: str) -> npt.NDArray[Any]:
         return np.asarray(source.get())
     try:
         host = np.asarray(source)
-    except ValueError as error:  # a ragged list
+    except ValueError:  # a ragged list
         raise DTypeError(
-            f"`{name}` is {type(array).__name__}, which NumPy cannot read as an array ({error}); "
+            f"`{name}` is {type(array).__name__}, which NumPy cannot read as an array; "
             "expected numbers or booleans, as many in every row"
         ) from None
     if host.dtype.kind not in "biuf":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -24,8 +24,8 @@ BACKENDS = {"cpu": "rnnop.cpu", "reference": "rnnop.reference"}
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """One call in packed order: what every backend is given.
+class Frame:
+    """What is known of a call from its shapes and options alone.
 
     Attributes
     ----------
@@ -33,6 +33,31 @@ class Problem:
         'numpy', 'cupy', 'torch' or 'jax'.
     xp : module
         The namespace of the family.
+    dtype : str
+        Name of the dtype of all data.
+    return_cell_states : bool
+        Whether `Result.c` is wanted.
+    notes : dict
+        Where a backend keeps what it makes of the frame: the same one may serve many calls.
+    """
+
+    spec: RNNSpec
+    plan: RaggedPlan
+    family: str
+    xp: ModuleType
+    dtype: str
+    return_cell_states: bool
+    notes: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One call in packed order: what every backend is given.
+
+    Attributes
+    ----------
+    frame : Frame
+        What it is.
     x : array (total, I)
         The real steps.
     h0 : array (L*D, S, P)
@@ -41,22 +66,16 @@ class Problem:
         The cell state likewise, already within `spec.cell_clip`; None unless an LSTM.
     dropout_masks : tuple of array (total, D*P) of bool
         True where an output is kept, one for each layer boundary; empty without dropout.
-    return_cell_states : bool
-        Whether `Result.c` is wanted.
     cache : dict or None
         Of prepacked weights: where a backend keeps what it makes of them.
     """
 
-    spec: RNNSpec
-    plan: RaggedPlan
-    family: str
-    xp: ModuleType
+    frame: Frame
     weights: RNNWeights
     x: Array
     h0: Array
     c0: Array | None
     dropout_masks: tuple[Array, ...]
-    return_cell_states: bool
     cache: dict[Any, Any] | None
 
 
@@ -106,8 +125,8 @@ class Gradients:
 class Backend(Protocol):
     """What a package in the table must offer."""
 
-    def supports(self, problem: Problem) -> str | None:
-        """Return None, or the reason why this backend cannot run the problem."""
+    def supports(self, frame: Frame) -> str | None:
+        """Return None, or the reason why this backend cannot run such a call."""
 
     def unavailable(self) -> str | None:
         """Return None, or the reason why this backend cannot run anything here."""
@@ -115,7 +134,7 @@ class Backend(Protocol):
     def manner(self) -> str | None:
         """Return how it runs here, for people, such as the instruction set; None for no more."""
 
-    def compute_dtype(self, problem: Problem) -> str:
+    def compute_dtype(self, frame: Frame) -> str:
         """Return the dtype of the arithmetic, 'float32' or 'float64'."""
 
     def prepack(self, spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
@@ -141,44 +160,45 @@ def wanted(backend: str) -> str:
     return flags.read("RNNOP_BACKEND") if backend == "auto" else backend
 
 
-def refusals(problem: Problem) -> Iterator[tuple[str, str | None]]:
-    """Yield each backend with None, or with its reason against this problem."""
+def refusals(frame: Frame) -> Iterator[tuple[str, str | None]]:
+    """Yield each backend with None, or with its reason against such a call."""
     for name in BACKENDS:
         backend = load(name)
-        yield name, backend.supports(problem) or backend.unavailable()
+        yield name, backend.supports(frame) or backend.unavailable()
 
 
-def choose(backend: str, problem: Problem) -> str:
-    """Return the backend for a problem: the one named, or the first that can.
+def choose(backend: str, frame: Frame) -> str:
+    """Return the backend for a call: the one named, or the first that can.
 
     Raises
     ------
     SpecError
         There is no backend of that name.
     UnsupportedError
-        The backend that was named cannot run the problem.
+        The backend that was named cannot run such a call.
     BackendUnavailable
         The backend that was named cannot run here at all.
     """
     name = wanted(backend)
     if name == "auto":
-        return _first_that_can(problem)
-    asked = f"Asked for by backend={backend!r}" if backend != "auto" else f"RNNOP_BACKEND={name}"
+        return _first_that_can(frame)
+    by = f"backend={backend!r}" if backend != "auto" else f"RNNOP_BACKEND={name}"
+    asked = f"Asked for by {by}"
     reason = load(name).unavailable()
     if reason is not None:
         raise BackendUnavailable(f"backend {name!r} cannot run here: {reason}", asked)
-    reason = load(name).supports(problem)
+    reason = load(name).supports(frame)
     if reason is not None:
         raise UnsupportedError(f"backend {name!r} cannot run this call: {reason}", asked)
     return name
 
 
-def _first_that_can(problem: Problem) -> str:
+def _first_that_can(frame: Frame) -> str:
     """Return the first backend of the table that can, and say once if a faster one is missing."""
-    name = next(each for each, reason in refusals(problem) if reason is None)
+    name = next(each for each, reason in refusals(frame) if reason is None)
     for better in BACKENDS:
         if better == name:
             break
-        if load(better).supports(problem) is None:
+        if load(better).supports(frame) is None:
             log.warn_once(f"{name!r} runs in place of {better!r}: {load(better).unavailable()}")
     return name

@@ -74,7 +74,9 @@ def read(name: str) -> str:
     """
     flag = FLAGS[name]
     raw = os.environ.get(name)
-    value = flag.default if raw is None else raw.strip().lower()
+    if raw is None:
+        return flag.default
+    value = raw.strip().lower()
     right = value.isdecimal() if flag.choices is None else value in flag.choices
     if not right:
         choices = "a whole number" if flag.choices is None else f"one of {', '.join(flag.choices)}"

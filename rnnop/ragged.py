@@ -59,6 +59,7 @@ class RaggedPlan:
     leave : pair of (N,) int64
         Forward and backward: the segment whose final state is the row's, -1 for a row with no
         real step, whose initial state passes through.
+
     """
 
     num_steps: int
@@ -86,12 +87,19 @@ class RaggedPlan:
         """S."""
         return len(self.lengths)
 
-    @property
+    @cached_property
     def dense(self) -> bool:
         """Whether every row is one segment of all T steps."""
         return self.num_segments == self.batch_size and self.total == self.num_steps * len(
             self.rows
         )
+
+    @cached_property
+    def states_stay(self) -> bool:
+        """Whether segments are the rows, each with that row's initial and final state."""
+        indices = (self.rows, *self.enter, *self.leave)
+        every = np.arange(self.batch_size)
+        return all(index is self.rows or np.array_equal(index, every) for index in indices)
 
     @cached_property
     def flip(self) -> HostInts:

@@ -49,7 +49,7 @@ class Activation:
     name : str
         Sigmoid, Tanh, Relu, Affine (alpha x + beta), LeakyRelu (alpha x below 0),
         ThresholdedRelu (x from alpha on, else 0), ScaledTanh (alpha tanh(beta x)), HardSigmoid
-        (alpha x + beta cut to 0..1), Elu (alpha (exp(x) - 1) below 0), Softsign (x / (1 + |x|)),
+        (alpha x + beta cut to 0..1), Elu (alpha (exp(x) - 1) below 0), Softsign (x / (1 + abs(x))),
         Softplus (log(1 + exp(x))).
     alpha, beta : float, optional
         Their parameters; None takes ONNX's default.

@@ -88,6 +88,8 @@ class Storage:
 
     def _passed_through(self, states: Array, others: Array) -> Array:
         """Return `states`, but for the rows without a real step those of `others`."""
+        if self.plan.states_stay:
+            return states
         empty = self.plan.leave[0] < 0
         if not np.any(empty):
             return states
@@ -99,6 +101,8 @@ class Storage:
 
     def _each(self, states: Array, index: tuple[np.ndarray, ...] | list[np.ndarray]) -> Array:
         """Gather the rows of every pseudo-layer with the index of its direction."""
+        if self.plan.states_stay:
+            return states
         directions = self.spec.num_directions
         return self.xp.stack(
             [

@@ -41,7 +41,7 @@ def data_array(name: str, value: object) -> Array:
         raise DTypeError(
             f"`{name}` has dtype {arrays.dtype_name(checked)}; "
             f"expected one of {', '.join(arrays.FLOATS)}",
-            "Convert it, and the weights to the same dtype",
+            "Convert it; x, weights and states share one dtype",
         )
     return checked
 
@@ -83,8 +83,11 @@ def shaped_like(
 
     `axes` spells the shape in words, and `like` names `x`, for the messages.
     """
-    array = data_array(name, value)
-    same_place(name, array, x, like)
+    if type(value) is np.ndarray and type(x) is np.ndarray and value.dtype == x.dtype:
+        array: Array = value
+    else:
+        array = data_array(name, value)
+        same_place(name, array, x, like)
     if arrays.dtype_name(array) != arrays.dtype_name(x):
         raise DTypeError(
             f"`{name}` has dtype {arrays.dtype_name(array)} and `{like}` has dtype "

@@ -1,8 +1,18 @@
 """The CPU engine: compiled kernels that skip what did not happen.
 
-`engine.py` knows C; `network.py` walks layers and directions, forward and backward.
+`engine.py` knows C, `panels.py` lays weights out, `network.py` walks layers and directions, and
+`products.py` has the large products of the backward.
 """
 
-from .network import backward, compute_dtype, forward, manner, prepack, supports, unavailable
+from .network import backward, compute_dtype, forward, manner, supports, unavailable
+from .panels import prepack
 
-__all__ = ["backward", "compute_dtype", "forward", "manner", "prepack", "supports", "unavailable"]
+__all__ = [
+    "backward",
+    "compute_dtype",
+    "forward",
+    "manner",
+    "prepack",
+    "supports",
+    "unavailable",
+]

@@ -16,14 +16,14 @@ import numpy as np
 
 from .. import arrays, flags
 from ..arrays import Array, take_rows
-from ..backends import Cotangents, Gradients, Problem, Result
+from ..backends import Cotangents, Frame, Gradients, Problem, Result
 from ..ragged import RaggedPlan
 from ..spec import RNNSpec
 from ..weights import RNNWeights
 from .cells import Cell, State, WeightGrads, make_cell
 
 
-def supports(problem: Problem) -> str | None:
+def supports(frame: Frame) -> str | None:
     """Return None: there is nothing that the reference cannot run."""
     return None
 
@@ -37,9 +37,9 @@ def manner() -> None:
     """Return None: there is no more to say."""
 
 
-def compute_dtype(problem: Problem) -> str:
+def compute_dtype(frame: Frame) -> str:
     """Return the dtype of the arithmetic, see the docstring of the package."""
-    name, numpy = arrays.dtype_name(problem.x), problem.family == "numpy"
+    name, numpy = frame.dtype, frame.family == "numpy"
     if name in ("float16", "bfloat16"):
         return "float64" if numpy else "float32"
     return "float64" if numpy and flags.enabled("RNNOP_REFERENCE_FLOAT64") else name
@@ -57,7 +57,8 @@ _quiet = np.errstate(over="ignore", under="ignore", invalid="ignore")
 def forward(problem: Problem, keep: bool) -> Result:
     """Run the network. With `keep`, what the backward needs is saved."""
     problem, dtype = _in_compute_dtype(problem)
-    spec, plan, xp, weights = problem.spec, problem.plan, problem.xp, problem.weights
+    frame, weights = problem.frame, problem.weights
+    spec, plan, xp = frame.spec, frame.plan, frame.xp
     finals: list[State] = []
     runs: list[_Run] = []
     layer_input = problem.x
@@ -96,14 +97,15 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     """Run the gradient of `forward`, layer by layer from the last."""
     computed: Problem = saved[0]
     runs: list[_Run] = saved[1]
-    spec, plan, xp, weights = computed.spec, computed.plan, computed.xp, computed.weights
+    frame, weights = computed.frame, computed.weights
+    spec, plan, xp = frame.spec, frame.plan, frame.xp
     up, down = _caster(xp, computed.x.dtype), _caster(xp, problem.x.dtype)
     if plan.total == 0:
         return Gradients(
             dx=arrays.zeros(xp, problem.x.shape, problem.x),
             weights=problem.weights.map(lambda array: arrays.zeros(xp, array.shape, array)),
-            dh0=cotangents.dh_n,
-            dc0=cotangents.dc_n,
+            dh0=xp.zeros_like(problem.h0),
+            dc0=None if problem.c0 is None else xp.zeros_like(problem.c0),
         )
     doutput, dh_n = up(cotangents.dy), up(cotangents.dh_n)
     dc_n, dc = up(cotangents.dc_n), up(cotangents.dc)
@@ -204,8 +206,8 @@ def _run_backward(
 
 def _in_compute_dtype(problem: Problem) -> tuple[Problem, Any]:
     """Return the problem in the dtype that is computed in, and the dtype of the data."""
-    xp, wide = problem.xp, compute_dtype(problem)
-    if wide == arrays.dtype_name(problem.x):
+    xp, wide = problem.frame.xp, compute_dtype(problem.frame)
+    if wide == problem.frame.dtype:
         return problem, problem.x.dtype
     up = _caster(xp, getattr(xp, wide))
     computed = replace(

@@ -74,35 +74,48 @@ static inline NAME(vec) NAME(gate_clip)(const Problem *p, NAME(vec) x)
     return p->has_gate_clip ? NAME(clip)(x, (REAL)p->gate_low, (REAL)p->gate_high, 0) : x;
 }
 
+/* The gates that do not need the new cell state, left in their slots. A pass of its own over the
+ * rows: their long chains of arithmetic then overlap. */
+static inline void NAME(lstm_gates)(const NAME(ForwardRun) *run, REAL *slot, int64_t s,
+                                    int64_t pos, int64_t unit)
+{
+    const Problem *p = run->p;
+    const REAL *peephole = run->w->peephole;
+    NAME(vec) i = NAME(load)(slot), f = NAME(load)(slot + LANES);
+    NAME(vec) g = NAME(load)(slot + 2 * LANES);
+    if (peephole) {
+        int64_t H = p->hidden, count = H - unit;
+        NAME(vec) c = NAME(load)(run->c + s * run->padded + unit);
+        i += NAME(load_part)(peephole + unit, count) * c;
+        f += NAME(load_part)(peephole + H + unit, count) * c;
+    }
+    NAME(keep)(p, run->f->pre, pos, unit, i, f, g, g); /* o's follows */
+    i = NAME(sigmoid)(NAME(gate_clip)(p, i));
+    NAME(store)(slot, i);
+    NAME(store)(slot + LANES, p->coupled ? 1 - i : NAME(sigmoid)(NAME(gate_clip)(p, f)));
+    NAME(store)(slot + 2 * LANES, NAME(tanh)(NAME(gate_clip)(p, g)));
+}
+
 static inline void NAME(lstm_cell)(const NAME(ForwardRun) *run, const REAL *slot, int64_t t,
                                    int64_t s, int64_t pos, int64_t unit)
 {
     const Problem *p = run->p;
-    const Forward *f = run->f;
+    const Forward *out = run->f;
     const REAL *peephole = run->w->peephole;
     int64_t H = p->hidden, count = H - unit;
     REAL *c_at = run->c + s * run->padded + unit;
-    NAME(vec) c = NAME(load)(c_at);
-    NAME(vec) i = NAME(load)(slot), fg = NAME(load)(slot + LANES);
+    NAME(vec) i = NAME(load)(slot), f = NAME(load)(slot + LANES);
     NAME(vec) g = NAME(load)(slot + 2 * LANES), o = NAME(load)(slot + 3 * LANES);
-    if (peephole) {
-        i += NAME(load_part)(peephole + unit, count) * c;
-        fg += NAME(load_part)(peephole + H + unit, count) * c;
-    }
-    NAME(vec) pre_i = i, pre_f = fg, pre_g = g;
-    i = NAME(sigmoid)(NAME(gate_clip)(p, i));
-    fg = p->coupled ? 1 - i : NAME(sigmoid)(NAME(gate_clip)(p, fg));
-    g = NAME(tanh)(NAME(gate_clip)(p, g));
-    c = fg * c + i * g;
+    NAME(vec) c = f * NAME(load)(c_at) + i * g;
     if (p->has_cell_clip)
         c = NAME(clip)(c, (REAL)p->cell_low, (REAL)p->cell_high, (int)p->cell_clip_nan);
     if (peephole) o += NAME(load_part)(peephole + 2 * H + unit, count) * c;
-    NAME(keep)(p, f->pre, pos, unit, pre_i, pre_f, pre_g, o);
+    if (out->pre) NAME(store_part)((REAL *)out->pre + (pos * 4 + 3) * H + unit, o, count);
     o = NAME(sigmoid)(NAME(gate_clip)(p, o));
-    NAME(keep)(p, f->gates, pos, unit, i, fg, g, o);
+    NAME(keep)(p, out->gates, pos, unit, i, f, g, o);
     NAME(store)(c_at, c);
-    if (f->c) NAME(store_part)((REAL *)f->c + pos * f->c_stride + unit, c, count);
-    if (t == p->lengths[s] - 1) NAME(store_part)((REAL *)f->c_n + s * H + unit, c, count);
+    if (out->c) NAME(store_part)((REAL *)out->c + pos * out->c_stride + unit, c, count);
+    if (t == p->lengths[s] - 1) NAME(store_part)((REAL *)out->c_n + s * H + unit, c, count);
     NAME(vec) m = o * NAME(tanh)(NAME(gate_clip)(p, c));
     if (p->projected) NAME(store)(run->m + s * run->padded + unit, m);
     else NAME(put_h)(run, t, s, pos, unit, m);
@@ -185,6 +198,10 @@ static void NAME(forward_step)(NAME(ForwardPart) *part, int64_t t, int64_t row_o
         REAL *slots = part->slots + ((b - part->block) * part->room + row_of_chunk) * 4 * LANES;
         NAME(panel)(n, width, part->rows, p->output, recurrent + b * width * LANES * p->output,
                     slots + slot * LANES, 4 * LANES);
+        for (int64_t j = 0; p->cell == LSTM && j < n; j++) {
+            int64_t s = part->first + j * part->stride;
+            NAME(lstm_gates)(run, slots + j * 4 * LANES, s, NAME(position)(p, t, s), b * block);
+        }
         for (int64_t j = 0; j < n; j++) {
             int64_t s = part->first + j * part->stride, pos = NAME(position)(p, t, s);
             REAL *mine = slots + j * 4 * LANES;

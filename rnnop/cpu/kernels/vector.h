@@ -61,9 +61,15 @@ static inline void NAME(exponential)(NAME(vec) x, NAME(vec) *exp_minus_one, NAME
     NAME(vec) shifted = x * (REAL)1.44269504088896340736 + ROUND_MAGIC; /* its low bits hold k */
     NAME(vec) k = shifted - ROUND_MAGIC;
     NAME(vec) r = x - k * LN2_HIGH - k * LN2_LOW;
-    NAME(vec) p = NAME(splat)(TAYLOR[TAYLOR_DEGREE]);
-    for (int n = TAYLOR_DEGREE - 1; n >= 1; n--) p = p * r + TAYLOR[n];
-    p = p * r;
+    /* Two chains, of even and odd powers, that the processor runs side by side. */
+    NAME(vec) square = r * r, odd = NAME(splat)(TAYLOR[TAYLOR_DEGREE]);
+    NAME(vec) even = NAME(splat)(TAYLOR[TAYLOR_DEGREE - 1]);
+#pragma GCC unroll 8
+    for (int n = TAYLOR_DEGREE - 2; n > 1; n -= 2) {
+        odd = odd * square + TAYLOR[n];
+        even = even * square + TAYLOR[n - 1];
+    }
+    NAME(vec) p = (odd * square + 1) * r + even * square;
     NAME(ivec) one = (NAME(ivec))NAME(splat)((REAL)1.0);
     NAME(vec) power = (NAME(vec))(((NAME(ivec))shifted << MANTISSA_BITS) + one);
     *exp_minus_one = NAME(select)(tiny, NAME(splat)((REAL)-1.0), power * p + (power - 1));

@@ -1,0 +1,155 @@
+"""Weights in the order in which the engine reads them (the pictures are in kernels/product.h)."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_int64
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays import dtype_name, family
+from ..ragged import RaggedPlan
+from ..spec import RNNSpec
+from ..weights import RNNWeights
+from . import engine as c
+from .engine import pointer
+
+_Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Packed weights of one pseudo-layer, and the structure that points to them."""
+
+    structure: c.Weights
+    arrays: tuple[_Array | None, ...]
+
+
+def for_forward(
+    spec: RNNSpec, weights: RNNWeights, dtype: np.dtype[Any], cache: dict[Any, Any] | None
+) -> list[Packed]:
+    """Return the packed weights of every pseudo-layer for the forward."""
+    return _all(_pack, spec, weights, dtype, cache)
+
+
+def for_backward(
+    spec: RNNSpec, weights: RNNWeights, dtype: np.dtype[Any], cache: dict[Any, Any] | None
+) -> list[Packed]:
+    """Return the packed weights of every pseudo-layer for the backward."""
+    return _all(_pack_backward, spec, weights, dtype, cache)
+
+
+def prepack(spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
+    """Lay weights out for the forward, into `cache`; other arrays than NumPy's are left alone."""
+    first = weights.w_ih[0]
+    if family(first) == "numpy":
+        wide = dtype_name(first) == "float64"
+        for_forward(spec, weights, np.dtype("float64" if wide else "float32"), cache)
+
+
+def _all(
+    pack: Any,
+    spec: RNNSpec,
+    weights: RNNWeights,
+    dtype: np.dtype[Any],
+    cache: dict[Any, Any] | None,
+) -> list[Packed]:
+    """Pack every pseudo-layer, or find them in the cache of prepacked weights."""
+    engine = c.engine()
+    key = (pack, engine.isa, dtype, cell(spec))
+    found: list[Packed] | None = None if cache is None else cache.get(key)
+    if found is None:
+        found = []
+        for k in range(spec.num_pseudo_layers):
+            described = describe(spec, None, k, threads=1)
+            sizes = (c_int64 * 8)()
+            engine.call("packed_sizes", dtype, byref(described), byref(sizes))
+            found.append(pack(engine, described, weights, k, dtype, list(sizes)))
+        if cache is not None:
+            cache[key] = found
+    return found
+
+
+def cell(spec: RNNSpec) -> str:
+    """Return the engine's name of a cell."""
+    return "gru_reset_before" if spec.mode == "gru" and not spec.reset_after else spec.mode
+
+
+def describe(spec: RNNSpec, plan: RaggedPlan | None, k: int, threads: int) -> c.Problem:
+    """Return the engine's description of pseudo-layer `k`."""
+    layer, direction = divmod(k, spec.num_directions)
+    none = (0.0, 0.0)
+    cell_clip, gate_clip = spec.cell_clip or none, spec.gate_clip or none
+    proj_clip = spec.proj_clip or none
+    return c.Problem(
+        c.CELLS[cell(spec)],
+        spec.layer_input_size(layer),
+        spec.hidden_size,
+        spec.output_size,
+        spec.proj_size is not None,
+        spec.peephole,
+        spec.input_forget,
+        spec.runs_backward(direction),
+        spec.cell_clip is not None,
+        spec.cell_clip_nan,
+        spec.gate_clip is not None,
+        spec.proj_clip is not None,
+        *cell_clip,
+        *gate_clip,
+        *proj_clip,
+        0 if plan is None else plan.num_segments,
+        0 if plan is None else len(plan.batch_sizes),
+        None if plan is None else pointer(plan.batch_sizes),
+        None if plan is None else pointer(plan.offsets),
+        None if plan is None else pointer(plan.lengths),
+        threads,
+    )
+
+
+def _pack(
+    engine: c.Engine,
+    described: c.Problem,
+    weights: RNNWeights,
+    k: int,
+    dtype: np.dtype[Any],
+    sizes: list[int],
+) -> Packed:
+    """Lay out the weights of pseudo-layer `k` for the forward."""
+    arrays = tuple(c.aligned(count, dtype) if count else None for count in sizes[:5])
+    given = [_entry(weights, name, k, dtype) for name in ("w_ih", "w_hh", "w_hr", "b_ih", "b_hh")]
+    engine.call("pack", dtype, byref(described), *map(pointer, given), *map(pointer, arrays))
+    peephole = _entry(weights, "peephole", k, dtype)
+    return Packed(c.Weights(*map(pointer, (*arrays, peephole))), (*arrays, peephole))
+
+
+def _pack_backward(
+    engine: c.Engine,
+    described: c.Problem,
+    weights: RNNWeights,
+    k: int,
+    dtype: np.dtype[Any],
+    sizes: list[int],
+) -> Packed:
+    """Lay out the weights of pseudo-layer `k` for the backward."""
+    recurrent, candidate, projection = (
+        c.aligned(count, dtype) if count else None for count in sizes[5:]
+    )
+    given = [_entry(weights, name, k, dtype) for name in ("w_hh", "w_hr")]
+    arrays = (recurrent, candidate, projection)
+    engine.call("pack_backward", dtype, byref(described), *map(pointer, (*given, *arrays)))
+    peephole = _entry(weights, "peephole", k, dtype)
+    structure = c.Weights(
+        recurrent=pointer(recurrent),
+        candidate=pointer(candidate),
+        projection=pointer(projection),
+        peephole=pointer(peephole),
+    )
+    return Packed(structure, (*arrays, peephole))
+
+
+def _entry(weights: RNNWeights, name: str, k: int, dtype: np.dtype[Any]) -> _Array | None:
+    """Return an array of the weights as the engine reads it: of its dtype, and C-contiguous."""
+    entries = getattr(weights, name)
+    return None if entries is None else np.ascontiguousarray(entries[k], dtype)
