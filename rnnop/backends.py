@@ -6,6 +6,7 @@ masks, holes, zero lengths and resets cannot differ between them: see `rnnop.rag
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -147,6 +148,7 @@ class Backend(Protocol):
         """Run the gradient of the network."""
 
 
+@functools.cache
 def load(name: str) -> Backend:
     """Import the backend called `name` at its first use."""
     return cast(Backend, importlib.import_module(BACKENDS[name]))

@@ -40,7 +40,7 @@ class Storage:
 
     def rows_in(self, array: Array) -> Array:
         """Bring (*leading, F) into packed order, (total, F). Also the transpose of zero filling."""
-        rows = self.xp.reshape(array, (self.plan.storage_rows, array.shape[-1]))
+        rows = array.reshape((self.plan.storage_rows, array.shape[-1]))
         return take_rows(self.xp, rows, self.plan.gather)
 
     def rows_out(self, packed: Array) -> Array:
@@ -118,4 +118,4 @@ class Storage:
         return [(d, rows[:, d * width : (d + 1) * width]) for d in range(count)]
 
     def _shape(self, rows: Array) -> Array:
-        return self.xp.reshape(rows, (*self.leading, rows.shape[1]))
+        return rows.reshape((*self.leading, rows.shape[1]))

@@ -26,7 +26,10 @@ if not ISAS:
 
 
 def every(cases: list[Case]) -> Any:
-    return pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in cases])
+    slow = {True: pytest.mark.slow, False: ()}
+    return pytest.mark.parametrize(
+        "case", [pytest.param(case, id=case.id, marks=slow[case in WIDE]) for case in cases]
+    )
 
 
 def results(call: Call, cotangents: dict[str, Any], backend: str) -> list[Array]:

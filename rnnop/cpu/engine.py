@@ -105,7 +105,7 @@ class Engine:
         LibraryError
             Any other status.
         """
-        function = f"rnnop_{name}_{'f32' if dtype == np.float32 else 'f64'}"
+        function = f"rnnop_{name}_{'f32' if dtype.itemsize == 4 else 'f64'}"
         status = getattr(self.library, function)(*arguments)
         if status == 1:
             raise MemoryError(f"{function}: working memory could not be allocated")

@@ -28,17 +28,25 @@ class Packed:
 
 
 def for_forward(
-    spec: RNNSpec, weights: RNNWeights, dtype: np.dtype[Any], cache: dict[Any, Any] | None
+    engine: c.Engine,
+    spec: RNNSpec,
+    weights: RNNWeights,
+    dtype: np.dtype[Any],
+    cache: dict[Any, Any] | None,
 ) -> list[Packed]:
     """Return the packed weights of every pseudo-layer for the forward."""
-    return _all(_pack, spec, weights, dtype, cache)
+    return _all(_pack, engine, spec, weights, dtype, cache)
 
 
 def for_backward(
-    spec: RNNSpec, weights: RNNWeights, dtype: np.dtype[Any], cache: dict[Any, Any] | None
+    engine: c.Engine,
+    spec: RNNSpec,
+    weights: RNNWeights,
+    dtype: np.dtype[Any],
+    cache: dict[Any, Any] | None,
 ) -> list[Packed]:
     """Return the packed weights of every pseudo-layer for the backward."""
-    return _all(_pack_backward, spec, weights, dtype, cache)
+    return _all(_pack_backward, engine, spec, weights, dtype, cache)
 
 
 def prepack(spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
@@ -46,18 +54,18 @@ def prepack(spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
     first = weights.w_ih[0]
     if family(first) == "numpy":
         wide = dtype_name(first) == "float64"
-        for_forward(spec, weights, np.dtype("float64" if wide else "float32"), cache)
+        for_forward(c.engine(), spec, weights, np.dtype("float64" if wide else "float32"), cache)
 
 
 def _all(
     pack: Any,
+    engine: c.Engine,
     spec: RNNSpec,
     weights: RNNWeights,
     dtype: np.dtype[Any],
     cache: dict[Any, Any] | None,
 ) -> list[Packed]:
     """Pack every pseudo-layer, or find them in the cache of prepacked weights."""
-    engine = c.engine()
     key = (pack, engine.isa, dtype, cell(spec))
     found: list[Packed] | None = None if cache is None else cache.get(key)
     if found is None:
