@@ -169,10 +169,13 @@ def _prepare(
     }
     setup = key = None
     if type(x) is np.ndarray and mask is None and lengths is None and resets is None:
-        # The types too: 1 equals True, and is refused where a bool is expected.
+        # The types too: 1 equals True, and is refused where a bool is expected. Inside a tuple
+        # they cannot be seen, so a call with one is set up each time.
         chosen = tuple(options.values())
-        key = (x.shape, x.dtype, chosen, tuple(map(type, chosen)), flags.read("RNNOP_BACKEND"))
-        setup = _known_setup(plain, key)
+        types = tuple(map(type, chosen))
+        if tuple not in types:
+            key = (x.shape, x.dtype, chosen, types, flags.read("RNNOP_BACKEND"))
+            setup = _known_setup(plain, key)
     if setup is None:
         setup = _set_up(x, plain, mask, lengths, resets, **options)
         _remember_setup(plain, key, setup)
