@@ -109,32 +109,6 @@ class RaggedPlan:
         flip: HostInts = self.offsets[self.lengths[segment] - 1 - step] + segment
         return flip
 
-    def previous(self, backward: bool) -> tuple[HostInts, HostInts]:
-        """Return where the first step of each segment lies, and what precedes the others.
-
-        Parameters
-        ----------
-        backward : bool
-            Whether segments run from their own end.
-
-        Returns
-        -------
-        first : (S,) int64
-            Packed position of the step that each segment starts with.
-        index : (total - S,) int64
-            For all other packed positions, in order, that of the step before.
-        """
-        segments = np.arange(self.num_segments)
-        if backward:
-            first = self.offsets[self.lengths - 1] + segments
-            rest = np.ones(self.total, np.bool_)
-            rest[first] = False
-            step = np.repeat(np.arange(len(self.batch_sizes)), self.batch_sizes)[rest]
-            return first, np.flatnonzero(rest) + self.batch_sizes[step]
-        return segments, np.arange(self.num_segments, self.total) - np.repeat(
-            self.batch_sizes[:-1], self.batch_sizes[1:]
-        )
-
     @cached_property
     def gather(self) -> HostInts | None:
         """(total,) The storage row of each packed position; None when they are the same."""

@@ -14,7 +14,7 @@ from test_reference import arrays_of, gradient_of, wide_cotangents, widened
 from tolerances import assert_close
 
 import rnnop
-from rnnop.cpu import engine
+from rnnop.cpu import engine, products
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,6 +79,16 @@ def test_all_results_are_the_references(
 @every([case for case in CASES if case in CORE])
 def test_halves_are_computed_in_float32(case: Case, dtype: str) -> None:
     assert_right(case.call(dtype), case.cotangents(dtype), dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10])
+@every([case for case in CASES if case in CORE])
+def test_a_backward_may_go_in_stretches(
+    case: Case, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "LEAST_ROWS", rows)
+    monkeypatch.setattr(products, "MOST_STRETCHES", 1000)
+    assert_right(case.call("float64"), case.cotangents("float64"), "float64")
 
 
 @every(CASES)

@@ -72,6 +72,7 @@ class Backward(Structure):
     """struct Backward of engine.h."""
 
     _fields_: ClassVar = [
+        *((name, c_int64) for name in ("begin", "end")),
         ("y", c_void_p),
         ("y_stride", c_int64),
         *((name, c_void_p) for name in ("h0", "c0", "c")),

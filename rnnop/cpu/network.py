@@ -15,7 +15,7 @@ from ..weights import RNNWeights
 from . import engine as c
 from . import panels
 from .engine import pointer
-from .products import Saved, products
+from .products import Saved, WeightSums, stretches
 
 _Array = npt.NDArray[Any]
 _DTYPES = {name: np.dtype(name) for name in ("float32", "float64")}
@@ -72,12 +72,14 @@ def forward(problem: Problem, keep: bool) -> Result:
                 gates=_room(keep and _slots(spec) == 4, (total, 4, hidden), dtype),
                 pre=_room(keep and bool(spec.gate_clip), (total, _slots(spec), hidden), dtype),
                 h_raw=_room(keep and bool(spec.proj_clip), (total, size), dtype),
+                h0=h0[k],
+                c0=None if c0 is None else c0[k],
             )
             arguments = c.Forward(
                 pointer(x),
                 x.shape[1],
-                pointer(h0[k]),
-                None if c0 is None else pointer(c0[k]),
+                pointer(run.h0),
+                pointer(run.c0),
                 pointer(run.y),
                 y.shape[1],
                 pointer(h_n[k]),
@@ -101,7 +103,7 @@ def forward(problem: Problem, keep: bool) -> Result:
         h_n=_cast(h_n, data),
         c_n=_cast(c_n, data),
         c=_cast(every_c, data),
-        saved=(h0, c0, saved) if keep else None,
+        saved=saved if keep else None,
     )
 
 
@@ -113,29 +115,31 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     weights = problem.weights.map(lambda array: _ready(array, dtype))
     packed = panels.for_backward(engine, spec, weights, dtype, problem.cache)
     directions, size, hidden = spec.num_directions, spec.output_size, spec.hidden_size
-    h0, c0, runs = saved
+    runs: list[Saved] = saved
+    if plan.total == 0:
+        return _no_gradients(problem)
     dy, dh_n, dc_n, dc = (
         _ready(array, dtype)
         for array in (cotangents.dy, cotangents.dh_n, cotangents.dc_n, cotangents.dc)
     )
-    dh0 = np.empty_like(dh_n)
-    dc0 = None if dc_n is None else np.empty_like(dc_n)
+    # The engine goes through the steps in stretches, and keeps the gradient of the state here.
+    dh0, dc0 = dh_n.copy(), None if dc_n is None else dc_n.copy()
     found: list[dict[str, _Array]] = [{}] * spec.num_pseudo_layers
     for layer in reversed(range(spec.num_layers)):
         if layer < len(problem.dropout_masks):
             dy = _drop(dy, problem.dropout_masks[layer], spec.dropout)
-        dx: Any = None
+        dx = np.empty((plan.total, spec.layer_input_size(layer)), dtype)
         for direction in range(directions):
             k = layer * directions + direction
-            run: Saved = runs[k]
-            dgates = np.empty((plan.total, _slots(spec), hidden), dtype)
-            dh_raw = _room(spec.proj_size is not None, (plan.total, size), dtype)
-            last = layer == spec.num_layers - 1
+            run, sums = runs[k], WeightSums(spec, weights, k)
+            dc_last = dc if layer == spec.num_layers - 1 else None
             arguments = c.Backward(
+                0,
+                0,
                 pointer(run.y),
                 directions * size,
-                pointer(h0[k]),
-                None if c0 is None else pointer(c0[k]),
+                pointer(run.h0),
+                pointer(run.c0),
                 pointer(run.c),
                 directions * hidden,
                 pointer(run.gates),
@@ -143,21 +147,31 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
                 pointer(run.h_raw),
                 pointer(_columns(dy, direction, size)),
                 directions * size,
-                pointer(_columns(dc, direction, hidden)) if last else None,
+                pointer(_columns(dc_last, direction, hidden)),
                 directions * hidden,
-                pointer(dh_n[k]),
-                None if dc_n is None else pointer(dc_n[k]),
                 pointer(dh0[k]),
                 None if dc0 is None else pointer(dc0[k]),
-                pointer(dgates),
-                pointer(dh_raw),
+                pointer(dh0[k]),
+                None if dc0 is None else pointer(dc0[k]),
             )
-            engine.call(
-                "backward", dtype, byref(described[k]), byref(packed[k].structure), byref(arguments)
-            )
-            c_before = None if c0 is None else c0[k]
-            part, found[k] = products(spec, plan, weights, k, run, dgates, dh_raw, h0[k], c_before)
-            dx = part if dx is None else np.add(dx, part, out=dx)
+            for stretch in stretches(plan, spec.runs_backward(direction)):
+                dgates = np.empty((stretch.count, _slots(spec), hidden), dtype)
+                dh_raw = _room(spec.proj_size is not None, (stretch.count, size), dtype)
+                arguments.begin, arguments.end = stretch.begin, stretch.end
+                arguments.dgates, arguments.dh_raw = pointer(dgates), pointer(dh_raw)
+                engine.call(
+                    "backward",
+                    dtype,
+                    byref(described[k]),
+                    byref(packed[k].structure),
+                    byref(arguments),
+                )
+                part = sums.add(run, stretch, dgates, dh_raw)
+                if direction == 0:
+                    dx[stretch.here] = part
+                else:
+                    dx[stretch.here] += part
+            found[k] = sums.result()
         dy = dx
     data = problem.x.dtype
     return Gradients(
@@ -169,6 +183,20 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
         dh0=_cast(dh0, data),
         dc0=_cast(dc0, data),
     )
+
+
+def _no_gradients(problem: Problem) -> Gradients:
+    """Return the gradients of a call without a single step."""
+    return Gradients(
+        dx=_zeros(problem.x),
+        weights=problem.weights.map(_zeros),
+        dh0=_zeros(problem.h0),
+        dc0=None if problem.c0 is None else _zeros(problem.c0),
+    )
+
+
+def _zeros(like: _Array) -> _Array:
+    return np.zeros(like.shape, like.dtype)  # zeros_like would copy the order of a Fortran array
 
 
 def _descriptions(frame: Frame) -> list[c.Problem]:

@@ -23,6 +23,12 @@ static inline const REAL *NAME(before)(const Problem *p, const void *every, int6
     return (const REAL *)every + NAME(position)(p, t - 1, s) * stride;
 }
 
+/* The row of step t of segment s in what is made of steps begin..end. */
+static inline int64_t NAME(row)(const NAME(BackwardRun) *run, int64_t t, int64_t s)
+{
+    return run->p->offsets[t] - run->p->offsets[run->f->begin] + s;
+}
+
 /* The gradient of a pre-activation that was clipped. */
 static inline NAME(vec) NAME(gate_clip_backward)(const Problem *p, const void *pre, int64_t at,
                                                  int64_t count, NAME(vec) d)
@@ -85,7 +91,7 @@ static inline void NAME(lstm_back)(const NAME(BackwardRun) *run, int64_t t, int6
         dc += NAME(load_part)(peephole + unit, count) * d_i +
               NAME(load_part)(peephole + H + unit, count) * d_f;
     NAME(store)(dc_at, dc);
-    NAME(keep)(p, b->dgates, pos, unit, d_i, d_f, d_g, d_o);
+    NAME(keep)(p, b->dgates, NAME(row)(run, t, s), unit, d_i, d_f, d_g, d_o);
 }
 
 /* d_n, d_z and, but for the reset-before form, d_r and the recurrent part of n. */
@@ -106,11 +112,11 @@ static inline void NAME(gru_back)(const NAME(BackwardRun) *run, int64_t t, int64
                                              dh * (h - n) * z * (1 - z));
     NAME(store)(run->dh + s * run->padded_output + unit, dh * z);
     if (p->cell == GRU_RESET_BEFORE) { /* q is r * h; d_r follows, when the gradient of it is known */
-        NAME(keep)(p, b->dgates, pos, unit, d_n, d_n, d_z, q);
+        NAME(keep)(p, b->dgates, NAME(row)(run, t, s), unit, d_n, d_n, d_z, q);
         return;
     }
     NAME(vec) d_r = NAME(gate_clip_backward)(p, b->pre, at, count, d_n * q * r * (1 - r));
-    NAME(keep)(p, b->dgates, pos, unit, d_n, d_r, d_z, d_n * r);
+    NAME(keep)(p, b->dgates, NAME(row)(run, t, s), unit, d_n, d_r, d_z, d_n * r);
 }
 
 /* d_r of the reset-before form, from the gradient of r * h. */
@@ -125,12 +131,12 @@ static inline void NAME(gru_reset_back)(const NAME(BackwardRun) *run, int64_t t,
     NAME(vec) h = NAME(load_part)(NAME(before)(p, b->y, b->y_stride, b->h0, H, t, s) + unit, count);
     NAME(vec) d_rh = NAME(load)(run->dm + s * run->padded + unit);
     NAME(vec) d_r = NAME(gate_clip_backward)(p, b->pre, at, count, d_rh * h * r * (1 - r));
-    NAME(store_part)((REAL *)b->dgates + at + H, d_r, count);
+    NAME(store_part)((REAL *)b->dgates + (NAME(row)(run, t, s) * 4 + 1) * H + unit, d_r, count);
     REAL *dh = run->dh + s * run->padded_output + unit;
     NAME(store)(dh, NAME(load)(dh) + d_rh * r);
 }
 
-static inline void NAME(rnn_back)(const NAME(BackwardRun) *run, int64_t s, int64_t pos,
+static inline void NAME(rnn_back)(const NAME(BackwardRun) *run, int64_t t, int64_t s, int64_t pos,
                                   int64_t unit)
 {
     const Problem *p = run->p;
@@ -140,7 +146,7 @@ static inline void NAME(rnn_back)(const NAME(BackwardRun) *run, int64_t s, int64
     NAME(vec) dh = NAME(get_dh)(run, s, pos, unit);
     NAME(vec) d = p->cell == RNN_RELU ? (NAME(vec))(~(h <= 0) & (NAME(ivec))dh) : dh * (1 - h * h);
     d = NAME(gate_clip_backward)(p, b->pre, pos * H + unit, count, d);
-    NAME(store_part)((REAL *)b->dgates + pos * H + unit, d, count);
+    NAME(store_part)((REAL *)b->dgates + NAME(row)(run, t, s) * H + unit, d, count);
     NAME(store)(run->dh + s * run->padded_output + unit, NAME(splat)(0));
 }
 
@@ -148,8 +154,8 @@ static inline void NAME(rnn_back)(const NAME(BackwardRun) *run, int64_t s, int64
 static void NAME(rows_times)(const REAL *const *rows, int64_t n, int64_t depth, const REAL *packed,
                              int64_t column, int64_t column_end, REAL *c, int64_t stride)
 {
-    for (int64_t q = column; q < column_end; q++)
-        NAME(panel)(n, 4, rows, depth, packed + q * 4 * LANES * depth, c + q * 4 * LANES, stride);
+    NAME(panels)(column_end - column, n, 4, rows, depth, packed + column * 4 * LANES * depth,
+                 c + column * 4 * LANES, stride, 4 * LANES);
 }
 
 static void NAME(backward_body)(void *argument, Thread thread)
@@ -168,21 +174,20 @@ static void NAME(backward_body)(void *argument, Thread thread)
         unit = units * i / threads, unit_end = units * (i + 1) / threads;
         column = columns * i / threads, column_end = columns * (i + 1) / threads;
     }
-    int64_t room = NAME(alive)(p, 0, first, stride);
+    int64_t room = NAME(alive)(p, f->begin, first, stride);
     const REAL **rows = malloc((size_t)(room + 1) * sizeof(REAL *));
     if (!rows) atomic_store(run->status, NO_MEMORY);
     if (!run->by_rows) rnnop_barrier(thread);
-    int64_t t = atomic_load(run->status) == OK ? p->num_steps - 1 : -1;
+    int64_t t = atomic_load(run->status) == OK ? f->end - 1 : -1;
 #define MEET() do { if (!run->by_rows) rnnop_barrier(thread); } while (0)
-#define EACH_ROW(s, pos)                                                                         \
-    for (int64_t j = 0, s = first, pos; j < n && (pos = NAME(position)(p, t, s), 1);             \
-         j++, s += stride)
-    for (; t >= 0; t--) {
+#define EACH_ROW(s) for (int64_t j = 0, s = first; j < n; j++, s += stride)
+    for (; t >= f->begin; t--) {
         int64_t n = NAME(alive)(p, t, first, stride);
         if (n == 0) continue; /* never when units are shared */
         if (p->projected) {
-            EACH_ROW(s, pos) {
-                REAL *dh_raw = (REAL *)f->dh_raw + pos * P;
+            EACH_ROW(s) {
+                int64_t pos = NAME(position)(p, t, s);
+                REAL *dh_raw = (REAL *)f->dh_raw + NAME(row)(run, t, s) * P;
                 for (int64_t v = column * wide; v < column_end * wide && v < P; v += LANES) {
                     NAME(vec) d = NAME(get_dh)(run, s, pos, v);
                     if (p->has_proj_clip)
@@ -201,30 +206,33 @@ static void NAME(backward_body)(void *argument, Thread thread)
             NAME(rows_times)(rows, n, P, w->projection, unit, unit_end,
                              run->dm + first * run->padded, stride * run->padded);
         }
-        EACH_ROW(s, pos)
+        EACH_ROW(s) {
+            int64_t pos = NAME(position)(p, t, s);
             for (int64_t v = unit * wide; v < unit_end * wide && v < H; v += LANES) {
                 if (p->cell == LSTM) NAME(lstm_back)(run, t, s, pos, v);
-                else if (p->cell <= RNN_RELU) NAME(rnn_back)(run, s, pos, v);
+                else if (p->cell <= RNN_RELU) NAME(rnn_back)(run, t, s, pos, v);
                 else NAME(gru_back)(run, t, s, pos, v);
             }
+        }
         MEET();
         if (p->cell == GRU_RESET_BEFORE) {
-            EACH_ROW(s, pos) {
+            EACH_ROW(s) {
                 memset(run->dm + s * run->padded + unit * wide, 0,
                        (size_t)((unit_end - unit) * wide) * sizeof(REAL));
-                rows[j] = (const REAL *)f->dgates + pos * 4 * H;
+                rows[j] = (const REAL *)f->dgates + NAME(row)(run, t, s) * 4 * H;
             }
             NAME(rows_times)(rows, n, H, w->candidate, unit, unit_end,
                              run->dm + first * run->padded, stride * run->padded);
-            EACH_ROW(s, pos)
+            EACH_ROW(s)
                 for (int64_t v = unit * wide; v < unit_end * wide; v += LANES)
-                    NAME(gru_reset_back)(run, t, s, pos, v);
+                    NAME(gru_reset_back)(run, t, s, NAME(position)(p, t, s), v);
             MEET();
         }
         int64_t skip = p->cell == GRU || p->cell == GRU_RESET_BEFORE ? H : 0;
         int64_t depth = p->cell == LSTM ? 4 * H : p->cell == GRU ? 3 * H
                       : p->cell == GRU_RESET_BEFORE ? 2 * H : H;
-        EACH_ROW(s, pos) rows[j] = (const REAL *)f->dgates + pos * slots * H + skip;
+        EACH_ROW(s)
+            rows[j] = (const REAL *)f->dgates + NAME(row)(run, t, s) * slots * H + skip;
         NAME(rows_times)(rows, n, depth, w->recurrent, column, column_end,
                          run->dh + first * run->padded_output, stride * run->padded_output);
         /* With a projection, or where units and columns are cut differently, others read it. */
@@ -262,7 +270,7 @@ int NAME(rnnop_backward)(const Problem *p, const Weights *w, const Backward *f)
     run.by_rows = S >= 2 * p->threads || work < MIN_SHARED_WORK;
     int64_t threads = p->threads;
     if (run.by_rows && threads > S) threads = S;
-    if (work * (double)p->num_steps < MIN_THREADED_WORK) threads = 1;
+    if (work * (double)(f->end - f->begin) < MIN_THREADED_WORK) threads = 1;
     rnnop_run_on_threads(NAME(backward_body), &run, (int)threads);
     for (int64_t s = 0; s < S; s++) {
         memcpy((REAL *)f->dh0 + s * P, run.dh + s * run.padded_output, (size_t)P * sizeof(REAL));

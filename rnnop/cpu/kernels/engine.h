@@ -45,6 +45,9 @@ typedef struct {
 } Forward;
 
 typedef struct {
+    /* Steps begin..end, later ones being done: dgates and dh_raw have their rows only, in the order
+     * in which the direction runs, row offsets[t] - offsets[begin] + s. */
+    int64_t begin, end;
     const void *y; /* as the forward wrote it */
     int64_t y_stride;
     const void *h0, *c0;
@@ -55,10 +58,12 @@ typedef struct {
     int64_t dy_stride;
     const void *dc; /* (total, hidden) or null, dc_stride apart */
     int64_t dc_stride;
+    /* (S, output), (S, hidden): of the states after step end - 1, or of the final states of segments
+     * that end before; and what they become before step begin. They may be the same arrays. */
     const void *dh_n, *dc_n;
     void *dh0, *dc0;
-    void *dgates; /* (total, 4, hidden): LSTM i f g o; GRU n r z and the recurrent part of n */
-    void *dh_raw; /* (total, output): gradient before the projection clip, with a projection only */
+    void *dgates; /* (rows, 4, hidden): LSTM i f g o; GRU n r z and the recurrent part of n */
+    void *dh_raw; /* (rows, output): gradient before the projection clip, with a projection only */
 } Backward;
 
 #endif

@@ -194,10 +194,16 @@ static void NAME(forward_step)(NAME(ForwardPart) *part, int64_t t, int64_t row_o
 
     for (int64_t j = 0; j < n; j++)
         part->rows[j] = run->h[t & 1] + (part->first + j * part->stride) * run->padded_output;
+    int64_t apart = part->room * 4 * LANES; /* of the slots of two blocks */
     for (int64_t b = part->block; b < part->block_end; b++) {
-        REAL *slots = part->slots + ((b - part->block) * part->room + row_of_chunk) * 4 * LANES;
-        NAME(panel)(n, width, part->rows, p->output, recurrent + b * width * LANES * p->output,
-                    slots + slot * LANES, 4 * LANES);
+        REAL *slots = part->slots + (b - part->block) * apart + row_of_chunk * 4 * LANES;
+        /* A block's cells follow its product; those of a single row come two blocks at a time. */
+        if (n > 1 || (b - part->block) % 2 == 0) {
+            int64_t left = part->block_end - b, count = n > 1 || left < 2 ? 1 : 2;
+            NAME(panels)(count, n, width, part->rows, p->output,
+                         recurrent + b * width * LANES * p->output, slots + slot * LANES,
+                         4 * LANES, apart);
+        }
         for (int64_t j = 0; p->cell == LSTM && j < n; j++) {
             int64_t s = part->first + j * part->stride;
             NAME(lstm_gates)(run, slots + j * 4 * LANES, s, NAME(position)(p, t, s), b * block);
@@ -240,7 +246,7 @@ static void NAME(forward_step)(NAME(ForwardPart) *part, int64_t t, int64_t row_o
         return;
     }
     for (int64_t b = part->block; b < part->block_end; b++) {
-        REAL *slots = part->slots + ((b - part->block) * part->room + row_of_chunk) * 4 * LANES;
+        REAL *slots = part->slots + (b - part->block) * apart + row_of_chunk * 4 * LANES;
         NAME(panel)(n, 1, part->rows, p->output, candidate + b * LANES * p->output, slots,
                     4 * LANES);
         for (int64_t j = 0; j < n; j++) {

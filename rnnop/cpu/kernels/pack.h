@@ -17,11 +17,16 @@ static void NAME(pack_vector)(const REAL *matrix, int64_t row_stride, int64_t co
                               int64_t first, int64_t limit, int64_t depth, REAL *packed,
                               int64_t stride)
 {
-    for (int64_t lane = 0; lane < LANES; lane++) {
-        const REAL *row = matrix + (first + lane) * row_stride;
-        int64_t real = first + lane < limit;
-        for (int64_t k = 0; k < depth; k++)
-            packed[k * stride + lane] = real ? row[k * column_stride] : 0;
+    const REAL *corner = matrix + first * row_stride;
+    int64_t real = limit - first < 0 ? 0 : limit - first < LANES ? limit - first : LANES;
+    for (int64_t k = 0; k < depth; k++) {
+        REAL *to = packed + k * stride;
+        if (real == LANES)
+            for (int64_t lane = 0; lane < LANES; lane++)
+                to[lane] = corner[lane * row_stride + k * column_stride];
+        else
+            for (int64_t lane = 0; lane < LANES; lane++)
+                to[lane] = lane < real ? corner[lane * row_stride + k * column_stride] : 0;
     }
 }
 

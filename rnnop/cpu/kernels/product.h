@@ -95,3 +95,46 @@ static void NAME(panel)(int64_t rows, int width, const REAL *const *a, int64_t d
         }
     }
 }
+
+/* One row and two panels, for a batch of one: a single panel has too few chains of multiply-adds to
+ * keep the processor busy. */
+static inline __attribute__((always_inline)) void NAME(pair)(
+    const int width, const REAL *a, int64_t depth, const REAL *b, const REAL *b2, REAL *c, REAL *c2)
+{
+    NAME(vec) sum[2][4];
+#pragma GCC unroll 4
+    for (int v = 0; v < width; v++) {
+        sum[0][v] = NAME(load)(c + v * LANES);
+        sum[1][v] = NAME(load)(c2 + v * LANES);
+    }
+#pragma GCC unroll 2
+    for (int64_t k = 0; k < depth; k++) {
+        NAME(vec) x = NAME(splat)(a[k]);
+#pragma GCC unroll 4
+        for (int v = 0; v < width; v++) {
+            sum[0][v] += x * *(const NAME(vec) *)(b + (k * width + v) * LANES);
+            sum[1][v] += x * *(const NAME(vec) *)(b2 + (k * width + v) * LANES);
+        }
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < width; v++) {
+        NAME(store)(c + v * LANES, sum[0][v]);
+        NAME(store)(c2 + v * LANES, sum[1][v]);
+    }
+}
+
+/* `count` panels that follow each other in B, with their C c_panel apart. */
+static void NAME(panels)(int64_t count, int64_t rows, int width, const REAL *const *a,
+                         int64_t depth, const REAL *b, REAL *c, int64_t c_stride, int64_t c_panel)
+{
+    int64_t q = 0, size = depth * width * LANES;
+    for (; rows == 1 && width >= 3 && q + 1 < count; q += 2) {
+        const REAL *first = b + q * size;
+        if (width == 3)
+            NAME(pair)(3, a[0], depth, first, first + size, c + q * c_panel, c + (q + 1) * c_panel);
+        else
+            NAME(pair)(4, a[0], depth, first, first + size, c + q * c_panel, c + (q + 1) * c_panel);
+    }
+    for (; q < count; q++)
+        NAME(panel)(rows, width, a, depth, b + q * size, c + q * c_panel, c_stride);
+}
