@@ -23,7 +23,7 @@ from . import dropout as streams
 from .arrays import Array, HostBools, HostInts
 from .backends import Cotangents, Frame, Problem, Result
 from .clips import Clip
-from .errors import BackendUnavailable, DTypeError, ShapeError, SpecError, blame
+from .errors import BackendUnavailable, ShapeError, SpecError, blame
 from .packing import PackedSequence
 from .ragged import RaggedPlan, batch_first_storage, make_plan, packed_storage
 from .spec import RNNSpec, check_bool
@@ -611,12 +611,7 @@ def _plain_weights(weights: object, mode: str) -> RNNWeights:
                 f"`weights` were prepacked for mode {weights.mode!r}; expected mode {mode!r}"
             )
         return weights.weights
-    if not isinstance(weights, RNNWeights):
-        raise DTypeError(
-            f"`weights` is {type(weights).__name__}; expected RNNWeights",
-            "Make them with rnnop.init_weights, or from another system's with rnnop.layouts",
-        )
-    return weights
+    return validate.weights_object(weights)
 
 
 def _steps(

@@ -109,6 +109,16 @@ _AXES = {
 }
 
 
+def weights_object(value: object) -> RNNWeights:
+    """Return `value` when it is RNNWeights, else refuse it."""
+    if not isinstance(value, RNNWeights):
+        raise DTypeError(
+            f"`weights` is {type(value).__name__}; expected RNNWeights",
+            "Make them with rnnop.init_weights, or from another system's with rnnop.layouts",
+        )
+    return value
+
+
 def weights_agree(weights: RNNWeights, spec: RNNSpec, x: Array, like: str = "x") -> None:
     """Refuse weights whose arrays disagree with the spec or with `x`, which is called `like`."""
     output = "hidden_size" if spec.proj_size is None else "proj_size"

@@ -51,7 +51,7 @@ def forward(problem: Problem, keep: bool) -> Result:
     frame = problem.frame
     spec, plan, dtype = frame.spec, frame.plan, _DTYPES[compute_dtype(frame)]
     engine, described = c.engine(), _descriptions(frame)
-    packed = panels.for_forward(engine, spec, problem.weights, dtype, problem.cache)
+    packed = panels.packed(engine, spec, problem.weights, dtype, problem.cache, backward=False)
     directions, size, hidden = spec.num_directions, spec.output_size, spec.hidden_size
     total, states = plan.total, (spec.num_pseudo_layers, plan.num_segments)
     x, h0, c0 = (_ready(array, dtype) for array in (problem.x, problem.h0, problem.c0))
@@ -113,7 +113,7 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     spec, plan, dtype = frame.spec, frame.plan, _DTYPES[compute_dtype(frame)]
     engine, described = c.engine(), _descriptions(frame)
     weights = problem.weights.map(lambda array: _ready(array, dtype))
-    packed = panels.for_backward(engine, spec, weights, dtype, problem.cache)
+    packed = panels.packed(engine, spec, weights, dtype, problem.cache, backward=True)
     directions, size, hidden = spec.num_directions, spec.output_size, spec.hidden_size
     runs: list[Saved] = saved
     if plan.total == 0:

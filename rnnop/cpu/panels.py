@@ -27,48 +27,23 @@ class Packed:
     arrays: tuple[_Array | None, ...]
 
 
-def for_forward(
+def packed(
     engine: c.Engine,
     spec: RNNSpec,
     weights: RNNWeights,
     dtype: np.dtype[Any],
     cache: dict[Any, Any] | None,
+    *,
+    backward: bool,
 ) -> list[Packed]:
-    """Return the packed weights of every pseudo-layer for the forward."""
-    return _all(_pack, engine, spec, weights, dtype, cache)
+    """Return the packed weights of every pseudo-layer, for the forward or for the backward.
 
-
-def for_backward(
-    engine: c.Engine,
-    spec: RNNSpec,
-    weights: RNNWeights,
-    dtype: np.dtype[Any],
-    cache: dict[Any, Any] | None,
-) -> list[Packed]:
-    """Return the packed weights of every pseudo-layer for the backward."""
-    return _all(_pack_backward, engine, spec, weights, dtype, cache)
-
-
-def prepack(spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
-    """Lay weights out for the forward, into `cache`; other arrays than NumPy's are left alone."""
-    first = weights.w_ih[0]
-    if family(first) == "numpy":
-        wide = dtype_name(first) == "float64"
-        for_forward(c.engine(), spec, weights, np.dtype("float64" if wide else "float32"), cache)
-
-
-def _all(
-    pack: Any,
-    engine: c.Engine,
-    spec: RNNSpec,
-    weights: RNNWeights,
-    dtype: np.dtype[Any],
-    cache: dict[Any, Any] | None,
-) -> list[Packed]:
-    """Pack every pseudo-layer, or find them in the cache of prepacked weights."""
-    key = (pack, engine.isa, dtype, cell(spec))
+    `cache` is that of prepacked weights: what it holds is not packed again.
+    """
+    key = (backward, engine.isa, dtype, cell(spec))
     found: list[Packed] | None = None if cache is None else cache.get(key)
     if found is None:
+        pack = _pack_backward if backward else _pack
         found = []
         for k in range(spec.num_pseudo_layers):
             described = describe(spec, None, k, threads=1)
@@ -78,6 +53,15 @@ def _all(
         if cache is not None:
             cache[key] = found
     return found
+
+
+def prepack(spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
+    """Lay weights out for the forward, into `cache`; other arrays than NumPy's are left alone."""
+    first = weights.w_ih[0]
+    if family(first) == "numpy":
+        wide = dtype_name(first) == "float64"
+        dtype = np.dtype("float64" if wide else "float32")
+        packed(c.engine(), spec, weights, dtype, cache, backward=False)
 
 
 def cell(spec: RNNSpec) -> str:

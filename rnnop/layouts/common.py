@@ -5,14 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from .. import arrays
-from ..errors import DTypeError
 from ..weights import RNNWeights
-
-
-def check_weights(weights: object) -> None:
-    """Refuse what is not RNNWeights."""
-    if not isinstance(weights, RNNWeights):
-        raise DTypeError(f"`weights` is {type(weights).__name__}; expected RNNWeights")
 
 
 def both_biases_or_none(weights: RNNWeights) -> RNNWeights:

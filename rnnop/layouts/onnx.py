@@ -23,8 +23,9 @@ from .. import arrays, validate
 from ..arrays import Array
 from ..errors import ShapeError, SpecError, blame
 from ..spec import NUM_GATES, RNNSpec, check_mode
+from ..validate import weights_object
 from ..weights import RNNWeights
-from .common import both_biases_or_none, check_weights
+from .common import both_biases_or_none
 
 # The letters of rnnop's gates, in the order of their rows.
 _ONNX_GATES = {"rnn_relu": "i", "rnn_tanh": "i", "gru": "zrn", "lstm": "iofg"}
@@ -157,7 +158,7 @@ def to_onnx(weights: RNNWeights, *, mode: str) -> ONNXWeights:
         The mode is unknown, or there is what no ONNX operator has: a second layer, a projection.
     """
     with blame("to_onnx"):
-        check_weights(weights)
+        weights_object(weights)
         spec = RNNSpec.of(weights, mode=mode)
         with blame(spec=spec):
             if spec.num_layers > 1:

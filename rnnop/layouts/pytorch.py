@@ -19,8 +19,9 @@ from typing import Any
 
 from ..arrays import Array
 from ..errors import DTypeError, SpecError, blame
+from ..validate import weights_object
 from ..weights import RNNWeights
-from .common import both_biases_or_none, check_weights
+from .common import both_biases_or_none
 
 _FIELDS = {
     "weight_ih": "w_ih",
@@ -137,7 +138,7 @@ def to_pytorch(weights: RNNWeights) -> dict[str, Array]:
         the hidden size.
     """
     with blame("to_pytorch"):
-        check_weights(weights)
+        weights_object(weights)
         if weights.peephole is not None:
             raise SpecError("`weights.peephole` is given; PyTorch's LSTM has no peepholes")
         if weights.w_hr is not None and weights.w_hr[0].shape[0] >= weights.w_hr[0].shape[1]:
