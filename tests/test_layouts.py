@@ -371,7 +371,7 @@ REFUSALS: dict[str, Refusal] = {
     "to-onnx-wrong-mode": (
         lambda: to_onnx(lstm(), mode="gru"),
         rnnop.ShapeError,
-        ("to_onnx: `weights.w_ih[0]` has 12 rows", "(9, 2)", "spec: gru(2->3"),
+        ("to_onnx: `weights.w_ih[0]` has 12 rows", "= 9 in mode 'gru'", "spec: gru(2->3"),
     ),
     "to-onnx-two-layers": (
         lambda: to_onnx(lstm(num_layers=2), mode="lstm"),
