@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ DTYPES = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
+FIELDS = ("w_ih", "w_hh", "b_ih", "b_hh", "w_hr", "peephole")
 NUM_GATES = {"rnn_relu": 1, "rnn_tanh": 1, "gru": 3, "lstm": 4}
 
 
@@ -178,6 +179,23 @@ class Call:
 
     def rnn_vjp(self, **more: Any) -> tuple[rnnop.RNNOutput, rnnop.VJP]:
         return rnnop.rnn_vjp(self.x, self.weights, self.h0, self.c0, **self.options | more)
+
+    def leaves(self) -> dict[str, list[Array]]:
+        """Return the arrays of every argument that is given and has a gradient."""
+        found = {"x": [data_of(self.x)], "h0": [self.h0], "c0": [self.c0]}
+        found |= {name: getattr(self.weights, name) or [None] for name in FIELDS}
+        return {name: list(arrays) for name, arrays in found.items() if arrays[0] is not None}
+
+    def with_leaves(self, leaves: dict[str, list[Array]]) -> Call:
+        """Return the call with other arrays for some arguments."""
+        fields = {name: tuple(arrays) for name, arrays in leaves.items() if name in FIELDS}
+        call = replace(self, weights=replace(self.weights, **fields))
+        for name in ("x", "h0", "c0"):
+            if name in leaves:
+                call = replace(call, **{name: leaves[name][0]})
+        if isinstance(self.x, rnnop.PackedSequence):
+            call = replace(call, x=self.x._replace(data=data_of(call.x)))
+        return call
 
 
 @dataclass(frozen=True)
@@ -462,6 +480,46 @@ class Case:
 def data_of(array: Any) -> Array:
     """Return an array, or the data of a packed sequence."""
     return array.data if isinstance(array, rnnop.PackedSequence) else array
+
+
+def arrays_of(result: Any) -> list[Array]:
+    """Return every array of an RNNOutput, of RNNGrads or of a Call."""
+    if result is None or isinstance(result, str | bool | int | float):
+        return []
+    if isinstance(result, rnnop.RNNWeights):
+        return [array for _, array in result.named()]
+    if isinstance(result, rnnop.PackedSequence):
+        return [result.data]
+    if isinstance(result, Call):
+        return arrays_of([result.x, result.weights, result.h0, result.c0, *result.options.values()])
+    if isinstance(result, tuple | list):
+        return [array for each in result for array in arrays_of(each)]
+    return [result]
+
+
+def flat(arrays: Sequence[Array]) -> Array:
+    """Return the entries of several arrays as one vector."""
+    return np.concatenate([np.ravel(array) for array in arrays])
+
+
+def gradient_of(grads: rnnop.RNNGrads, name: str) -> Array:
+    """Return the gradient of an argument, named as in `Call.leaves`, as one vector."""
+    if name in FIELDS:
+        return flat(getattr(grads.weights, name))
+    return flat([data_of(getattr(grads, name))])
+
+
+def widened(call: Call) -> Call:
+    """Return the same numbers in float64."""
+    leaves = call.leaves().items()
+    return call.with_leaves(
+        {name: [a.astype(np.float64) for a in arrays] for name, arrays in leaves}
+    )
+
+
+def wide_cotangents(cotangents: dict[str, Any]) -> dict[str, Any]:
+    """Return the same numbers in float64."""
+    return {name: each.astype(np.float64) for name, each in cotangents.items()}
 
 
 def strided(array: Array, how: str) -> Array:

@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import settings
 
-settings.register_profile("rnnop", deadline=None, derandomize=True, max_examples=25)
+settings.register_profile("rnnop", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("rnnop")
 
 

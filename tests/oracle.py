@@ -203,3 +203,21 @@ def run(
         if kept is not None and layer < len(cells) - 1:
             x = y * kept[layer] / (1.0 - dropout)
     return y, h_n, c_n, c_all
+
+
+def segments(real: Any, resets: Any) -> list[tuple[int, list[int]]]:
+    """Return the row and the steps of every segment, longest first, by walking over the batch."""
+    found: list[tuple[int, list[int]]] = []
+    for n in range(real.shape[1]):
+        current: list[int] = []
+        cut = False
+        for t in range(real.shape[0]):
+            cut = cut or bool(resets[t, n])
+            if real[t, n]:
+                if current and cut:
+                    found.append((n, current))
+                    current = []
+                current, cut = [*current, t], False
+        if current:
+            found.append((n, current))
+    return sorted(found, key=lambda segment: -len(segment[1]))

@@ -9,8 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CORE, TINY, WIDE, Call, Case, data_of
-from test_reference import arrays_of, gradient_of, wide_cotangents, widened
+from cases import (
+    CORE,
+    TINY,
+    WIDE,
+    Call,
+    Case,
+    arrays_of,
+    data_of,
+    gradient_of,
+    wide_cotangents,
+    widened,
+)
 from tolerances import assert_close
 
 import rnnop

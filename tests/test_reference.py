@@ -4,30 +4,48 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import oracle
 import pytest
-from cases import CELLS, CORE, DTYPES, FACTORS, TINY, WIDE, Call, Case, clash, data_of
+from cases import (
+    CELLS,
+    CORE,
+    DTYPES,
+    FACTORS,
+    TINY,
+    WIDE,
+    Call,
+    Case,
+    arrays_of,
+    clash,
+    data_of,
+    flat,
+    gradient_of,
+    wide_cotangents,
+    widened,
+)
 from differences import assert_gradient, assert_gradient_along
 from tolerances import assert_close
 
-import rnnop
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
-FIELDS = ("w_ih", "w_hh", "b_ih", "b_hh", "w_hr", "peephole")
+HALVES = ("float16", "bfloat16")
+
+
+def params(cases: Sequence[Case], *marks: pytest.MarkDecorator) -> list[Any]:
+    return [pytest.param(case, id=case.id, marks=marks) for case in cases]
+
 
 every_case = pytest.mark.parametrize(
-    "case",
-    [
-        *(pytest.param(case, id=case.id) for case in CORE + TINY),
-        *(pytest.param(case, id=case.id, marks=pytest.mark.slow) for case in WIDE),
-    ],
+    "case", params(CORE) + params(TINY) + params(WIDE, pytest.mark.slow)
 )
-core_case = pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in CORE])
+core_case = pytest.mark.parametrize("case", params(CORE))
+tiny_case = pytest.mark.parametrize("case", params(TINY))
+small_case = pytest.mark.parametrize("case", params(CORE) + params(TINY))
+wide_case = pytest.mark.parametrize("case", params(WIDE, pytest.mark.slow))
 
 
 # Values
@@ -109,70 +127,31 @@ def test_the_core_has_every_pair_of_choices() -> None:
 # Gradients
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """All the arrays of one argument as a vector, and the way to call with others."""
+def scalar(
+    call: Call, names: Sequence[str], cotangents: dict[str, Any]
+) -> tuple[Callable[[Array], Array], Array]:
+    """Return the number whose gradient the vjp must be: its terms as a function of a vector.
 
-    arrays: list[Array]
-    rebuild: Callable[[list[Array]], Call]
-
-    @property
-    def vector(self) -> Array:
-        return flat(self.arrays)
-
-    def call(self, vector: Array) -> Call:
-        cuts = np.cumsum([array.size for array in self.arrays])[:-1]
-        parts = np.split(vector, cuts)
-        return self.rebuild(
-            [part.reshape(array.shape) for part, array in zip(parts, self.arrays, strict=True)]
-        )
-
-
-def flat(arrays: Sequence[Array]) -> Array:
-    return np.concatenate([np.ravel(array) for array in arrays])
-
-
-def leaves(case: Case, call: Call) -> dict[str, Leaf]:
-    """Return everything that is given and has a gradient."""
-
-    def with_x(arrays: list[Array]) -> Call:
-        x = call.x._replace(data=arrays[0]) if case.layout == "packed" else arrays[0]
-        return replace(call, x=x)
-
-    def with_weights(name: str) -> Callable[[list[Array]], Call]:
-        return lambda arrays: replace(call, weights=replace(call.weights, **{name: tuple(arrays)}))
-
-    found = {"x": Leaf([data_of(call.x)], with_x)}
-    if call.h0 is not None:
-        found["h0"] = Leaf([call.h0], lambda arrays: replace(call, h0=arrays[0]))
-    if call.c0 is not None:
-        found["c0"] = Leaf([call.c0], lambda arrays: replace(call, c0=arrays[0]))
-    for name in FIELDS:
-        entries = getattr(call.weights, name)
-        if entries is not None:
-            found[name] = Leaf(list(entries), with_weights(name))
-    return found
-
-
-def gradient_of(grads: rnnop.RNNGrads, name: str) -> Array:
-    """Return a gradient as the vector of the leaf of that name."""
-    if name in FIELDS:
-        return flat(getattr(grads.weights, name))
-    return flat([data_of(getattr(grads, name))])
-
-
-def scalar(leaf: Leaf, cotangents: dict[str, Any]) -> Callable[[Array], Array]:
-    """Return the terms of the number whose gradient the vjp must be, as a function of a leaf."""
+    The vector, returned too, is that of all entries of the arguments named.
+    """
+    arrays = [array for name in names for array in call.leaves()[name]]
 
     def f(vector: Array) -> Array:
-        out = leaf.call(vector).rnn(backend="reference")
+        cuts = np.cumsum([array.size for array in arrays])[:-1]
+        parts = iter(
+            part.reshape(array.shape)
+            for part, array in zip(np.split(vector, cuts), arrays, strict=True)
+        )
+        leaves = {name: [next(parts) for _ in call.leaves()[name]] for name in names}
+        out = call.with_leaves(leaves).rnn(backend="reference")
         return flat([data_of(getattr(out, name[1:])) * each for name, each in cotangents.items()])
 
-    return f
+    return f, flat(arrays)
 
 
-@every_case
+@small_case
 def test_gradients_are_central_differences_along_a_direction(case: Case) -> None:
+    """One argument after another."""
     call, cotangents = case.call(), case.cotangents()
     _, vjp = call.rnn_vjp(backend="reference")
     grads = vjp(**cotangents)
@@ -182,20 +161,32 @@ def test_gradients_are_central_differences_along_a_direction(case: Case) -> None
     assert data_of(grads.x).shape == data_of(call.x).shape
     assert grads.h0.shape == (case.L * case.D, case.N, case.P)
     assert (grads.c0 is None) == (case.mode != "lstm")
-    for name, leaf in leaves(case, call).items():
-        direction = case.draw(f"direction of {name}", leaf.vector.size)
-        f = scalar(leaf, cotangents)
-        assert_gradient_along(name, gradient_of(grads, name), f, leaf.vector, direction)
+    for name in call.leaves():
+        f, at = scalar(call, [name], cotangents)
+        direction = case.draw(f"direction of {name}", at.size)
+        assert_gradient_along(name, gradient_of(grads, name), f, at, direction)
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in TINY])
+@wide_case
+def test_gradients_of_wide_cases_are_central_differences_along_directions(case: Case) -> None:
+    """All arguments at once."""
+    call, cotangents = case.call(), case.cotangents()
+    _, vjp = call.rnn_vjp(backend="reference")
+    grads = vjp(**cotangents)
+    names = list(call.leaves())
+    f, at = scalar(call, names, cotangents)
+    got = flat([gradient_of(grads, name) for name in names])
+    for k in range(3):
+        assert_gradient_along("all", got, f, at, case.draw(f"direction {k}", at.size))
+
+
+@tiny_case
 def test_gradients_are_central_differences_in_every_entry(case: Case) -> None:
     call, cotangents = case.call(), case.cotangents()
     _, vjp = call.rnn_vjp(backend="reference")
     grads = vjp(**cotangents)
-    for name, leaf in leaves(case, call).items():
-        f = scalar(leaf, cotangents)
-        assert_gradient(name, gradient_of(grads, name), f, leaf.vector)
+    for name in call.leaves():
+        assert_gradient(name, gradient_of(grads, name), *scalar(call, [name], cotangents))
 
 
 @core_case
@@ -213,7 +204,7 @@ def test_a_state_left_out_stands_for_zeros(case: Case) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@core_case
+@tiny_case
 def test_a_cotangent_left_out_stands_for_zeros(case: Case) -> None:
     _, vjp = case.call().rnn_vjp(backend="reference")
     cotangents = case.cotangents()
@@ -228,74 +219,42 @@ def test_a_cotangent_left_out_stands_for_zeros(case: Case) -> None:
 # Dtypes, memory and what lies at masked steps
 
 
-def arrays_of(result: Any) -> list[Array]:
-    """Return every array of an RNNOutput, of RNNGrads or of a Call."""
-    if result is None or isinstance(result, str | bool | int | float):
-        return []
-    if isinstance(result, rnnop.RNNWeights):
-        return [array for _, array in result.named()]
-    if isinstance(result, rnnop.PackedSequence):
-        return [result.data]
-    if isinstance(result, Call):
-        return arrays_of([result.x, result.weights, result.h0, result.c0, *result.options.values()])
-    if isinstance(result, tuple | list):
-        return [array for each in result for array in arrays_of(each)]
-    return [result]
-
-
-def widened(call: Call) -> Call:
-    """Return the same numbers in float64."""
-
-    def wide(array: Array | None) -> Array | None:
-        return None if array is None else array.astype(np.float64)
-
-    packed = isinstance(call.x, rnnop.PackedSequence)
-    x = call.x._replace(data=wide(call.x.data)) if packed else wide(call.x)
-    return replace(call, x=x, weights=call.weights.map(wide), h0=wide(call.h0), c0=wide(call.c0))
-
-
-def wide_cotangents(cotangents: dict[str, Any]) -> dict[str, Any]:
-    return {name: each.astype(np.float64) for name, each in cotangents.items()}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @core_case
-def test_every_dtype_is_near_float64(case: Case, dtype: str) -> None:
-    call, cotangents = case.call(dtype), case.cotangents(dtype)
-    wide = widened(call)
-    out, vjp = call.rnn_vjp(backend="reference")
-    wide_out, wide_vjp = wide.rnn_vjp(backend="reference")
-    for k, (got, wanted) in enumerate(zip(arrays_of(out), arrays_of(wide_out), strict=True)):
-        assert_close(f"output {k}", got, wanted, "reference", dtype)
-    grads, wide_grads = vjp(**cotangents), wide_vjp(**wide_cotangents(cotangents))
-    for name in leaves(case, call):
-        got, wanted = gradient_of(grads, name), gradient_of(wide_grads, name)
-        assert_close(name, got, wanted, "reference", dtype)
+def test_every_dtype_is_near_float64(case: Case) -> None:
+    for dtype in ("float32", *HALVES):
+        call, cotangents = case.call(dtype), case.cotangents(dtype)
+        out, vjp = call.rnn_vjp(backend="reference")
+        wide_out, wide_vjp = widened(call).rnn_vjp(backend="reference")
+        for k, (got, wanted) in enumerate(zip(arrays_of(out), arrays_of(wide_out), strict=True)):
+            assert_close(f"output {k}", got, wanted, "reference", dtype)
+        grads, wide_grads = vjp(**cotangents), wide_vjp(**wide_cotangents(cotangents))
+        for name in call.leaves():
+            got, wanted = gradient_of(grads, name), gradient_of(wide_grads, name)
+            assert_close(name, got, wanted, "reference", dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @core_case
-def test_float64_inside_rounds_once(
-    case: Case, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_float64_inside_rounds_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The halves always, float32 on request.
 
     Two things are rounded before: c0 to the cell clip, in its own dtype, and the cotangents that a
     held step adds up.
     """
-    if dtype == "float32":
-        monkeypatch.setenv("RNNOP_REFERENCE_FLOAT64", "1")
-    elif "cell_clip" in case.features:
-        case = replace(case, cell="lstm_peephole")
-    call, cotangents = case.call(dtype), case.cotangents(dtype)
-    out, vjp = call.rnn_vjp(backend="reference")
-    wide_out, wide_vjp = widened(call).rnn_vjp(backend="reference")
-    got, wanted = arrays_of(out), arrays_of(wide_out)
-    if not case.hold:
-        got += arrays_of(vjp(**cotangents))
-        wanted += arrays_of(wide_vjp(**wide_cotangents(cotangents)))
-    for one, other in zip(got, wanted, strict=True):
-        np.testing.assert_array_equal(one, other.astype(DTYPES[dtype]))
+    monkeypatch.setenv("RNNOP_REFERENCE_FLOAT64", "1")
+    for dtype in ("float32", *HALVES):
+        if dtype in HALVES and "cell_clip" in case.features:
+            continue
+        call, cotangents = case.call(dtype), case.cotangents(dtype)
+        out, vjp = call.rnn_vjp(backend="reference")
+        wide_out, wide_vjp = widened(call).rnn_vjp(backend="reference")
+        got, wanted = arrays_of(out), arrays_of(wide_out)
+        if not case.hold:
+            got += arrays_of(vjp(**cotangents))
+            wanted += arrays_of(wide_vjp(**wide_cotangents(cotangents)))
+        for one, other in zip(got, wanted, strict=True):
+            assert one.dtype == DTYPES[dtype]
+            np.testing.assert_array_equal(one, other.astype(DTYPES[dtype]))
+        monkeypatch.delenv("RNNOP_REFERENCE_FLOAT64", raising=False)
 
 
 @core_case
@@ -309,6 +268,7 @@ def test_results_are_fresh_and_contiguous_and_no_input_changes(case: Case) -> No
     results = arrays_of(out) + arrays_of(vjp(**cotangents))
     assert [array.tobytes() for array in given] == before
     for k, array in enumerate(results):
+        assert array.dtype == np.float64, k
         assert array.flags.c_contiguous, k
         assert array.flags.writeable, k
         for other in given + results[:k]:

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # (backend, dtype): the largest RMS error over RMS of the float64 result. Worst measured: all cases
 # of cases.py, values and gradients, numpy 2.4 with OpenBLAS, November 2026.
 TOLERANCES = {
-    ("reference", "float64"): 1e-14,  # worst 1.3e-15, against the oracle
+    ("reference", "float64"): 1e-13,  # worst 1.2e-14, against the oracle after 40 steps
     ("reference", "float32"): 1e-5,  # worst 3.9e-6, a sum that nearly cancels; median 1.3e-7
     ("reference", "float16"): 1e-3,  # worst 5.4e-4; half a unit in the last place is 4.9e-4
     ("reference", "bfloat16"): 8e-3,  # worst 4.6e-3; half a unit in the last place is 3.9e-3
