@@ -15,7 +15,7 @@ from ..weights import RNNWeights
 from . import engine as c
 from . import panels
 from .engine import pointer
-from .products import Saved, WeightSums, stretches
+from .products import Saved, WeightSums, most_rows, stretches
 
 _Array = npt.NDArray[Any]
 _DTYPES = {name: np.dtype(name) for name in ("float32", "float64")}
@@ -124,6 +124,10 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     )
     # The engine goes through the steps in stretches, and keeps the gradient of the state here.
     dh0, dc0 = dh_n.copy(), None if dc_n is None else dc_n.copy()
+    # One room for all stretches: fresh memory would be mapped anew each time.
+    most = most_rows(plan)
+    dgates = np.empty((most, _slots(spec), hidden), dtype)
+    dh_raw = _room(spec.proj_size is not None, (most, size), dtype)
     found: list[dict[str, _Array]] = [{}] * spec.num_pseudo_layers
     for layer in reversed(range(spec.num_layers)):
         if layer < len(problem.dropout_masks):
@@ -153,12 +157,11 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
                 None if dc0 is None else pointer(dc0[k]),
                 pointer(dh0[k]),
                 None if dc0 is None else pointer(dc0[k]),
+                pointer(dgates),
+                pointer(dh_raw),
             )
             for stretch in stretches(plan, spec.runs_backward(direction)):
-                dgates = np.empty((stretch.count, _slots(spec), hidden), dtype)
-                dh_raw = _room(spec.proj_size is not None, (stretch.count, size), dtype)
                 arguments.begin, arguments.end = stretch.begin, stretch.end
-                arguments.dgates, arguments.dh_raw = pointer(dgates), pointer(dh_raw)
                 engine.call(
                     "backward",
                     dtype,
@@ -166,11 +169,7 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
                     byref(packed[k].structure),
                     byref(arguments),
                 )
-                part = sums.add(run, stretch, dgates, dh_raw)
-                if direction == 0:
-                    dx[stretch.here] = part
-                else:
-                    dx[stretch.here] += part
+                sums.add(run, stretch, dgates, dh_raw, dx, first=direction == 0)
             found[k] = sums.result()
         dy = dx
     data = problem.x.dtype

@@ -84,6 +84,11 @@ def stretches(plan: RaggedPlan, backward: bool) -> Iterator[Stretch]:
         end = begin
 
 
+def most_rows(plan: RaggedPlan) -> int:
+    """Return the rows of the largest stretch."""
+    return max(stretch.count for stretch in stretches(plan, backward=False))
+
+
 def _stretch(plan: RaggedPlan, backward: bool, begin: int, end: int, count: int) -> Stretch:
     start = int(plan.offsets[begin])
     first = plan.num_segments if begin == 0 else 0
@@ -121,9 +126,19 @@ class WeightSums:
         else:
             self.sums[name] = part
 
-    def add(self, run: Saved, stretch: Stretch, dgates: _Array, dh_raw: Any) -> _Array:
-        """Add a stretch, and return dx of its rows."""
+    def add(
+        self,
+        run: Saved,
+        stretch: Stretch,
+        dgates: _Array,
+        dh_raw: Any,
+        dx: _Array,
+        *,
+        first: bool,
+    ) -> None:
+        """Add a stretch, the first rows of `dgates`; set its dx, or add to it unless `first`."""
         spec, hidden = self.spec, self.spec.hidden_size
+        dgates = dgates[: stretch.count]
         flat = dgates.reshape(stretch.count, dgates.shape[1] * hidden)
         dinput = flat[:, : 3 * hidden] if self._gru else flat
         drecurrent = flat[:, hidden:] if self._gru else flat
@@ -137,14 +152,19 @@ class WeightSums:
             self._add("w_hh", self._times_before(run, stretch, drecurrent))
         if dh_raw is not None:
             cell = np.tanh(Clip(np, spec.gate_clip)(run.c[stretch.here]))
-            self._add("w_hr", dh_raw.T @ (run.gates[stretch.here, 3] * cell))
+            self._add("w_hr", dh_raw[: stretch.count].T @ (run.gates[stretch.here, 3] * cell))
         if spec.peephole:
             before, after = stretch.state_before(run.c, run.c0), run.c[stretch.here]
             read = ((0, before), (1, before), (3, after))
             self._add(
                 "peephole", np.stack([np.einsum("nh,nh->h", dgates[:, g], by) for g, by in read])
             )
-        return dinput @ self.w_ih
+        if first and isinstance(stretch.here, slice):
+            np.matmul(dinput, self.w_ih, out=dx[stretch.here])
+        elif first:
+            dx[stretch.here] = dinput @ self.w_ih
+        else:
+            dx[stretch.here] += dinput @ self.w_ih
 
     @staticmethod
     def _times_before(run: Saved, stretch: Stretch, d: _Array) -> _Array:

@@ -155,7 +155,8 @@ static void NAME(rows_times)(const REAL *const *rows, int64_t n, int64_t depth, 
                              int64_t column, int64_t column_end, REAL *c, int64_t stride)
 {
     NAME(panels)(column_end - column, n, 4, rows, depth, packed + column * 4 * LANES * depth,
-                 c + column * 4 * LANES, stride, 4 * LANES);
+                 c + column * 4 * LANES, stride, 4 * LANES,
+                 NAME(far)((column_end - column) * 4 * LANES, depth));
 }
 
 static void NAME(backward_body)(void *argument, Thread thread)

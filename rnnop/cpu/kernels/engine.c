@@ -22,8 +22,13 @@
 #endif
 
 enum {
-    K_BLOCK = 128,   /* rows of a panel that stay in the first cache */
-    CHUNK_ROWS = 24, /* rows of an input product that read a panel once */
+    K_BLOCK = 128, /* rows of a panel that stay in the first cache */
+    /* Rows of an input product, which read a panel once: as many as leave their slots in the second
+     * cache, but not too few to be worth it, and no more than help. */
+    CHUNK_BYTES = 1 << 18,
+    LEAST_ROWS = 24,
+    MOST_ROWS = 48,
+    FAR_BYTES = 4 << 20,
 };
 
 #define MIN_SHARED_WORK 4e5   /* multiply-adds of a step's unit blocks that are worth a barrier */

@@ -202,7 +202,7 @@ static void NAME(forward_step)(NAME(ForwardPart) *part, int64_t t, int64_t row_o
             int64_t left = part->block_end - b, count = n > 1 || left < 2 ? 1 : 2;
             NAME(panels)(count, n, width, part->rows, p->output,
                          recurrent + b * width * LANES * p->output, slots + slot * LANES,
-                         4 * LANES, apart);
+                         4 * LANES, apart, NAME(far)(width * p->hidden, p->output));
         }
         for (int64_t j = 0; p->cell == LSTM && j < n; j++) {
             int64_t s = part->first + j * part->stride;
@@ -228,7 +228,7 @@ static void NAME(forward_step)(NAME(ForwardPart) *part, int64_t t, int64_t row_o
         for (int64_t q = part->column; q < part->column_end; q++) {
             memset(part->slots, 0, (size_t)(n * 4 * LANES) * sizeof(REAL));
             NAME(panel)(n, 4, part->rows, p->hidden, projection + q * 4 * LANES * p->hidden,
-                        part->slots, 4 * LANES);
+                        part->slots, 4 * LANES, 0);
             for (int64_t j = 0; j < n; j++) {
                 int64_t s = part->first + j * part->stride, pos = NAME(position)(p, t, s);
                 for (int v = 0; v < 4; v++) {
@@ -248,7 +248,7 @@ static void NAME(forward_step)(NAME(ForwardPart) *part, int64_t t, int64_t row_o
     for (int64_t b = part->block; b < part->block_end; b++) {
         REAL *slots = part->slots + (b - part->block) * apart + row_of_chunk * 4 * LANES;
         NAME(panel)(n, 1, part->rows, p->output, candidate + b * LANES * p->output, slots,
-                    4 * LANES);
+                    4 * LANES, 0);
         for (int64_t j = 0; j < n; j++) {
             int64_t s = part->first + j * part->stride;
             NAME(gru_candidate)(run, slots + j * 4 * LANES, t, s, NAME(position)(p, t, s),
@@ -273,7 +273,7 @@ static void NAME(input_product)(NAME(ForwardPart) *part, int64_t begin, int64_t 
         for (int64_t j = 0; j < n; j++)
             memcpy(slots + j * 4 * LANES, bias + b * 4 * LANES, sizeof(REAL) * 4 * LANES);
         NAME(panel)(n, width, part->rows, p->input, input + b * width * LANES * p->input, slots,
-                    4 * LANES);
+                    4 * LANES, NAME(far)(width * p->hidden, p->input));
     }
 }
 
@@ -295,8 +295,10 @@ static void NAME(forward_body)(void *argument, Thread thread)
         part.column_end = columns * (i + 1) / n;
     }
     int64_t most = NAME(alive)(p, 0, part.first, part.stride);
-    part.room = most < CHUNK_ROWS ? CHUNK_ROWS : most;
     int64_t own = part.block_end - part.block < 1 ? 1 : part.block_end - part.block;
+    int64_t fitting = CHUNK_BYTES / (own * 4 * LANES * (int64_t)sizeof(REAL));
+    part.room = fitting < LEAST_ROWS ? LEAST_ROWS : fitting > MOST_ROWS ? MOST_ROWS : fitting;
+    if (part.room < most) part.room = most;
     part.rows = malloc((size_t)part.room * sizeof(REAL *));
     part.slots = rnnop_aligned((size_t)(own * part.room * 4 * LANES) * sizeof(REAL));
     if (!part.rows || !part.slots) atomic_store(run->status, NO_MEMORY);

@@ -81,15 +81,26 @@ static void NAME(any_tile)(int rows, int width, const REAL *const *a, int64_t be
 /* The most rows of a tile that leave registers for the weights. */
 static inline int NAME(most_rows)(int width) { return MAX_ROWS > 4 ? 6 : width == 4 ? 3 : 4; }
 
+/* Whether packed weights are so large that they must be fetched ahead of their use by hand. */
+static inline int NAME(far)(int64_t columns, int64_t depth)
+{
+    return columns * depth * (int64_t)sizeof(REAL) > FAR_BYTES;
+}
+
 /* One panel: C (rows, width vectors, c_stride apart) += A (rows, depth) B. */
 static void NAME(panel)(int64_t rows, int width, const REAL *const *a, int64_t depth,
-                        const REAL *b, REAL *c, int64_t c_stride)
+                        const REAL *b, REAL *c, int64_t c_stride, int far)
 {
     int64_t tiles = (rows + NAME(most_rows)(width) - 1) / NAME(most_rows)(width);
     for (int64_t begin = 0; begin < depth; begin += K_BLOCK) {
         int64_t count = depth - begin < K_BLOCK ? depth - begin : K_BLOCK;
+        /* Each tile fetches a part of the block that comes next, here or in the panel that follows. */
+        const char *ahead = (const char *)(b + (begin + count) * width * LANES);
+        int64_t lines = far ? count * width * VECTOR_BYTES / 64 : 0;
         for (int64_t i = 0; i < tiles; i++) {
             int64_t first = rows * i / tiles, next = rows * (i + 1) / tiles;
+            for (int64_t line = lines * i / tiles; line < lines * (i + 1) / tiles; line++)
+                __builtin_prefetch(ahead + line * 64, 0, 2);
             NAME(any_tile)((int)(next - first), width, a + first, begin, count,
                            b + begin * width * LANES, c + first * c_stride, c_stride);
         }
@@ -125,7 +136,8 @@ static inline __attribute__((always_inline)) void NAME(pair)(
 
 /* `count` panels that follow each other in B, with their C c_panel apart. */
 static void NAME(panels)(int64_t count, int64_t rows, int width, const REAL *const *a,
-                         int64_t depth, const REAL *b, REAL *c, int64_t c_stride, int64_t c_panel)
+                         int64_t depth, const REAL *b, REAL *c, int64_t c_stride, int64_t c_panel,
+                         int far)
 {
     int64_t q = 0, size = depth * width * LANES;
     for (; rows == 1 && width >= 3 && q + 1 < count; q += 2) {
@@ -136,5 +148,5 @@ static void NAME(panels)(int64_t count, int64_t rows, int width, const REAL *con
             NAME(pair)(4, a[0], depth, first, first + size, c + q * c_panel, c + (q + 1) * c_panel);
     }
     for (; q < count; q++)
-        NAME(panel)(rows, width, a, depth, b + q * size, c + q * c_panel, c_stride);
+        NAME(panel)(rows, width, a, depth, b + q * size, c + q * c_panel, c_stride, far);
 }
