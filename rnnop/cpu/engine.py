@@ -85,7 +85,31 @@ class Backward(Structure):
     ]
 
 
-_STRUCTURES: tuple[type[Structure], ...] = (Problem, Weights, Forward, Backward)
+class Outer(Structure):
+    """struct Outer of engine.h."""
+
+    _fields_: ClassVar = [
+        *((name, c_int64) for name in ("rows", "left", "right", "threads")),
+        ("d", c_void_p),
+        ("d_stride", c_int64),
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        *((name, c_void_p) for name in ("x_rows", "sum")),
+    ]
+
+
+class Times(Structure):
+    """struct Times of engine.h."""
+
+    _fields_: ClassVar = [
+        *((name, c_int64) for name in ("rows", "depth", "columns", "threads", "add")),
+        ("d", c_void_p),
+        ("d_stride", c_int64),
+        *((name, c_void_p) for name in ("packed", "y", "y_rows")),
+    ]
+
+
+_STRUCTURES: tuple[type[Structure], ...] = (Problem, Weights, Forward, Backward, Outer, Times)
 
 
 @dataclass(frozen=True)
@@ -135,6 +159,19 @@ def _declare(library: ctypes.CDLL) -> None:
         pack_backward = getattr(library, f"rnnop_pack_backward_{suffix}")
         pack_backward.argtypes = [POINTER(Problem), *[c_void_p] * 5]
         pack_backward.restype = None
+        # int rnnop_outer_f32(const Outer *o);
+        outer = getattr(library, f"rnnop_outer_{suffix}")
+        outer.argtypes = [POINTER(Outer)]
+        outer.restype = c_int
+        # int rnnop_times_f32(const Times *t);
+        times = getattr(library, f"rnnop_times_{suffix}")
+        times.argtypes = [POINTER(Times)]
+        times.restype = c_int
+        # void rnnop_pack_times_f32(const void *w, int64_t input, int64_t left, int64_t rotate,
+        #                           void *packed);
+        pack_times = getattr(library, f"rnnop_pack_times_{suffix}")
+        pack_times.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p]
+        pack_times.restype = None
         # void rnnop_packed_sizes_f32(const Problem *p, int64_t *sizes);
         sizes = getattr(library, f"rnnop_packed_sizes_{suffix}")
         sizes.argtypes = [POINTER(Problem), POINTER(c_int64 * 8)]

@@ -1,4 +1,4 @@
-"""Layers and directions around the engine: the recurrence in C, large products in BLAS."""
+"""Layers and directions around the engine, forward and backward."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     """Run the gradient of `forward`, layer by layer from the last."""
     frame = problem.frame
     spec, plan, dtype = frame.spec, frame.plan, _DTYPES[compute_dtype(frame)]
-    engine, described = c.engine(), _descriptions(frame)
+    engine, threads, described = c.engine(), c.num_threads(), _descriptions(frame)
     weights = problem.weights.map(lambda array: _ready(array, dtype))
     packed = panels.packed(engine, spec, weights, dtype, problem.cache, backward=True)
     directions, size, hidden = spec.num_directions, spec.output_size, spec.hidden_size
@@ -135,7 +135,7 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
         dx = np.empty((plan.total, spec.layer_input_size(layer)), dtype)
         for direction in range(directions):
             k = layer * directions + direction
-            run, sums = runs[k], WeightSums(spec, weights, k)
+            run, sums = runs[k], WeightSums(engine, threads, spec, weights, k)
             dc_last = dc if layer == spec.num_layers - 1 else None
             arguments = c.Backward(
                 0,

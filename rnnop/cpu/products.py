@@ -1,7 +1,5 @@
 """What is left of the gradient when the recurrence is done: products over many steps at once.
 
-They belong to BLAS:
-
     dW = dgates' x      dR = dgates' h_before      dx = dgates W      db = sum of dgates
 
 The gradients of the gates come as (rows, 4, H) with the slots i f g o of an LSTM, and n r z n' of a
@@ -12,6 +10,7 @@ steps at a time, since all of them at once would take as much memory as all that
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ctypes import byref
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +21,14 @@ from ..clips import Clip
 from ..ragged import RaggedPlan
 from ..spec import RNNSpec
 from ..weights import RNNWeights
+from . import engine as c
+from .engine import pointer
 
 _Array = npt.NDArray[Any]
 
 LEAST_ROWS = 512  # of a stretch: enough for a product to run at full speed
 MOST_STRETCHES = 8
+LARGEST_VECTOR = 64  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,23 +110,31 @@ def _stretch(plan: RaggedPlan, backward: bool, begin: int, end: int, count: int)
 class WeightSums:
     """Gradients of the weights of one pseudo-layer, summed stretch by stretch."""
 
-    def __init__(self, spec: RNNSpec, weights: RNNWeights, k: int) -> None:
-        self.spec = spec
+    def __init__(
+        self, engine: c.Engine, threads: int, spec: RNNSpec, weights: RNNWeights, k: int
+    ) -> None:
+        self.engine, self.threads, self.spec = engine, threads, spec
         self.has_bias = {name: getattr(weights, name) is not None for name in ("b_ih", "b_hh")}
-        hidden, w_ih = spec.hidden_size, weights.w_ih[k]
+        w_ih = weights.w_ih[k]
+        self.dtype = w_ih.dtype
+        self.sums = {
+            name: np.zeros(getattr(weights, name)[k].shape, self.dtype)
+            for name in ("w_ih", "w_hh", "w_hr", "peephole")
+            if getattr(weights, name) is not None
+        }
+        rows, inputs = w_ih.shape
+        self.bias = np.zeros(4 * spec.hidden_size if self._gru else rows, self.dtype)
         # The input part of a GRU comes in the order n, r, z.
-        self.w_ih = np.concatenate([w_ih[2 * hidden :], w_ih[: 2 * hidden]]) if self._gru else w_ih
-        self.sums: dict[str, _Array] = {}
+        panel = 4 * LARGEST_VECTOR // self.dtype.itemsize
+        self.w_ih = c.aligned(-(-inputs // panel) * panel * rows, self.dtype)
+        rotate = spec.hidden_size if self._gru else 0
+        engine.call(
+            "pack_times", self.dtype, pointer(w_ih), inputs, rows, rotate, pointer(self.w_ih)
+        )
 
     @property
     def _gru(self) -> bool:
         return self.spec.mode == "gru"
-
-    def _add(self, name: str, part: _Array) -> None:
-        if name in self.sums:
-            self.sums[name] += part
-        else:
-            self.sums[name] = part
 
     def add(
         self,
@@ -137,53 +147,88 @@ class WeightSums:
         first: bool,
     ) -> None:
         """Add a stretch, the first rows of `dgates`; set its dx, or add to it unless `first`."""
-        spec, hidden = self.spec, self.spec.hidden_size
+        spec, hidden, here = self.spec, self.spec.hidden_size, stretch.here
         dgates = dgates[: stretch.count]
         flat = dgates.reshape(stretch.count, dgates.shape[1] * hidden)
         dinput = flat[:, : 3 * hidden] if self._gru else flat
         drecurrent = flat[:, hidden:] if self._gru else flat
-        self._add("w_ih", dinput.T @ run.x[stretch.here])
-        self._add("bias", flat.sum(axis=0))
+        self._outer(self.sums["w_ih"], dinput, run.x, here)
+        self.bias += flat.sum(axis=0)
         if self._gru and not spec.reset_after:
-            reset = self._times_before(run, stretch, flat[:, hidden : 3 * hidden])
-            new = flat[:, :hidden].T @ run.gates[stretch.here, 3]  # r * h was kept there
-            self._add("w_hh", np.concatenate([reset, new]))
+            reset, new = flat[:, hidden : 3 * hidden], flat[:, :hidden]
+            self._outer_before(self.sums["w_hh"][: 2 * hidden], reset, run, stretch)
+            # r * h was kept as the last gate
+            self._outer(self.sums["w_hh"][2 * hidden :], new, run.gates[:, 3], here)
         else:
-            self._add("w_hh", self._times_before(run, stretch, drecurrent))
+            self._outer_before(self.sums["w_hh"], drecurrent, run, stretch)
         if dh_raw is not None:
-            cell = np.tanh(Clip(np, spec.gate_clip)(run.c[stretch.here]))
-            self._add("w_hr", dh_raw[: stretch.count].T @ (run.gates[stretch.here, 3] * cell))
+            m = run.gates[here, 3] * np.tanh(Clip(np, spec.gate_clip)(run.c[here]))
+            self._outer(self.sums["w_hr"], dh_raw[: stretch.count], m, slice(None))
         if spec.peephole:
-            before, after = stretch.state_before(run.c, run.c0), run.c[stretch.here]
-            read = ((0, before), (1, before), (3, after))
-            self._add(
-                "peephole", np.stack([np.einsum("nh,nh->h", dgates[:, g], by) for g, by in read])
-            )
-        if first and isinstance(stretch.here, slice):
-            np.matmul(dinput, self.w_ih, out=dx[stretch.here])
-        elif first:
-            dx[stretch.here] = dinput @ self.w_ih
-        else:
-            dx[stretch.here] += dinput @ self.w_ih
+            before, after = stretch.state_before(run.c, run.c0), run.c[here]
+            for row, (gate, by) in enumerate(((0, before), (1, before), (3, after))):
+                self.sums["peephole"][row] += np.einsum("nh,nh->h", dgates[:, gate], by)
+        self._times(dinput, dx, here, add=not first)
 
-    @staticmethod
-    def _times_before(run: Saved, stretch: Stretch, d: _Array) -> _Array:
-        """Return d' times the state before each step."""
-        product: _Array = d[stretch.first :].T @ run.y[stretch.before]
+    def _outer_before(self, into: _Array, d: _Array, run: Saved, stretch: Stretch) -> None:
+        """Add d' times the state before each step."""
+        self._outer(into, d[stretch.first :], run.y, stretch.before)
         if stretch.first:
-            product += d[: stretch.first].T @ run.h0
-        return product
+            self._outer(into, d[: stretch.first], run.h0, slice(None))
+
+    def _outer(self, into: _Array, d: _Array, x: _Array, rows: Any) -> None:
+        """Add d' x[rows] into a block of rows of a gradient."""
+        if not len(d):
+            return
+        x, index = _rows(x, rows)
+        arguments = c.Outer(
+            len(d),
+            d.shape[1],
+            x.shape[1],
+            self.threads,
+            pointer(d),
+            d.strides[0] // self.dtype.itemsize,
+            pointer(x),
+            x.strides[0] // self.dtype.itemsize,
+            pointer(index),
+            pointer(into),
+        )
+        self.engine.call("outer", self.dtype, byref(arguments))
+
+    def _times(self, d: _Array, dx: _Array, rows: Any, *, add: bool) -> None:
+        """Set dx[rows] to d W, or add it."""
+        into, index = _rows(dx, rows)
+        arguments = c.Times(
+            len(d),
+            d.shape[1],
+            dx.shape[1],
+            self.threads,
+            add,
+            pointer(d),
+            d.strides[0] // self.dtype.itemsize,
+            pointer(self.w_ih),
+            pointer(into),
+            pointer(index),
+        )
+        self.engine.call("times", self.dtype, byref(arguments))
 
     def result(self) -> dict[str, _Array]:
         """Return the gradients by the names of the fields of `RNNWeights`."""
         grads, hidden = dict(self.sums), self.spec.hidden_size
-        bias = {"b_ih": grads.pop("bias")}
-        bias["b_hh"] = bias["b_ih"].copy()
+        bias = {"b_ih": self.bias, "b_hh": self.bias.copy()}
         if self._gru:
-            bias["b_ih"], bias["b_hh"] = bias["b_ih"][: 3 * hidden], bias["b_hh"][hidden:]
-            for each in (grads, bias):
-                name = "w_ih" if each is grads else "b_ih"
-                each[name] = np.concatenate([each[name][hidden:], each[name][:hidden]])
+            bias = {"b_ih": _r_z_n(self.bias[: 3 * hidden], hidden), "b_hh": self.bias[hidden:]}
+            grads["w_ih"] = _r_z_n(grads["w_ih"], hidden)
             if not self.spec.reset_after:  # n' is n
                 bias["b_hh"] = bias["b_ih"].copy()
         return grads | {name: each for name, each in bias.items() if self.has_bias[name]}
+
+
+def _r_z_n(n_r_z: _Array, hidden: int) -> _Array:
+    """Bring rows in the order n, r, z into the order r, z, n."""
+    return np.concatenate([n_r_z[hidden:], n_r_z[:hidden]])
+
+
+def _rows(array: _Array, rows: Any) -> tuple[_Array, _Array | None]:
+    """Return an array and the index of its rows, none where they follow each other."""
+    return (array[rows], None) if isinstance(rows, slice) else (array, rows)

@@ -90,13 +90,15 @@ static const double TAYLOR[] = {1.0,
                                 1.0 / 6227020800};
 #include "typed.h"
 
-/* Bytes of each structure, in the order Problem, Weights, Forward, Backward: Python compares. */
+/* Bytes of each structure, in the order of engine.h: Python compares. */
 void rnnop_layout(int64_t *bytes)
 {
     bytes[0] = sizeof(Problem);
     bytes[1] = sizeof(Weights);
     bytes[2] = sizeof(Forward);
     bytes[3] = sizeof(Backward);
+    bytes[4] = sizeof(Outer);
+    bytes[5] = sizeof(Times);
 }
 
 /* What this machine can run: 0 generic, 1 AVX2 with FMA, 2 AVX-512. */

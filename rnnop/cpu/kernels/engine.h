@@ -66,4 +66,25 @@ typedef struct {
     void *dh_raw; /* (rows, output): gradient before the projection clip, with a projection only */
 } Backward;
 
+/* C (left, right) += D' X */
+typedef struct {
+    int64_t rows, left, right, threads;
+    const void *d; /* (rows, left), d_stride apart */
+    int64_t d_stride;
+    const void *x; /* rows of X, x_stride apart, in this order or at x_rows */
+    int64_t x_stride;
+    const int64_t *x_rows;
+    void *sum;
+} Outer;
+
+/* Y (rows, columns) = D B, or += with `add` */
+typedef struct {
+    int64_t rows, depth, columns, threads, add;
+    const void *d; /* (rows, depth), d_stride apart */
+    int64_t d_stride;
+    const void *packed; /* by rnnop_pack_times */
+    void *y;            /* rows of `columns` elements, in this order or at y_rows */
+    const int64_t *y_rows;
+} Times;
+
 #endif

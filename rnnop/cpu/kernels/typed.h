@@ -6,5 +6,6 @@
 #include "pack.h"
 #include "forward.h"
 #include "backward.h"
+#include "gradient.h"
 
 #undef LANES
