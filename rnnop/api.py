@@ -7,6 +7,7 @@ the run in packed order, and the way back to the caller's order (`Storage`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import warnings
@@ -178,7 +179,8 @@ def _prepare(
             setup = _known_setup(plain, key)
     if setup is None:
         setup = _set_up(x, plain, mask, lengths, resets, **options)
-        _remember_setup(plain, key, setup)
+        if key is not None:
+            _remember_setup(plain, key, setup)
     storage, spec = setup.storage, setup.frame.spec
     data = x.data if isinstance(x, PackedSequence) else x
     with blame(spec=spec):
@@ -211,19 +213,15 @@ def _known_setup(weights: RNNWeights, key: Any) -> _Setup | None:
     """Return the setup of an earlier call with this key."""
     try:
         return _SETUPS[weights].get(key)
-    except (KeyError, TypeError):  # no call yet; or an option, such as a list, has no hash
+    except (KeyError, TypeError):  # no call yet; or an option has no hash
         return None
 
 
 def _remember_setup(weights: RNNWeights, key: Any, setup: _Setup) -> None:
-    try:
-        hash(key)
-    except TypeError:
-        return
     known = _SETUPS.setdefault(weights, {})
-    if key is not None:
-        if len(known) >= _MOST_SETUPS:
-            known.clear()
+    if len(known) >= _MOST_SETUPS:
+        known.clear()
+    with contextlib.suppress(TypeError):  # an option, such as a list, has no hash
         known[key] = setup
 
 

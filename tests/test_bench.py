@@ -455,7 +455,7 @@ def test_table_text() -> None:
 def test_table_markdown() -> None:
     assert TABLE.markdown() == "\n".join(
         [
-            "### Title",
+            "## Title",
             "",
             "|  | a | b |",
             "| --- | ---: | ---: |",

@@ -50,7 +50,7 @@ class Table:
             for number, (first, *rest) in enumerate(self.rows)
         ]
         lines = [f"| {' | '.join(cells)} |" for cells in (self.header, rule, *rows)]
-        return "\n".join([f"### {self.title}", "", *lines])
+        return "\n".join([f"## {self.title}", "", *lines])
 
     @staticmethod
     def _aligned(cells: list[str], widths: list[int]) -> str:
