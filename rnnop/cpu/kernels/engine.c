@@ -31,7 +31,7 @@ enum {
     FAR_BYTES = 4 << 20,
 };
 
-#define MIN_SHARED_WORK 4e5   /* multiply-adds of a step's unit blocks that are worth a barrier */
+#define MIN_SHARED_WORK 6e4   /* 2 N H (I + P) of a step that is worth a barrier */
 #define MIN_THREADED_WORK 2e5 /* multiply-adds of a call that are worth waking a thread */
 
 static void *rnnop_aligned(size_t bytes)
