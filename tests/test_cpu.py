@@ -330,7 +330,7 @@ def test_an_instruction_set_that_is_not_here_is_refused(monkeypatch: pytest.Monk
 def test_without_an_engine_it_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine, "available", dict)
+    monkeypatch.setattr(engine, "available", tuple)
     weights = rnnop.init_weights("gru", input_size=2, hidden_size=3, seed=0)
     x = np.zeros((2, 1, 2), np.float32)
     rnnop.log.warn_once.cache_clear()

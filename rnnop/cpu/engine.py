@@ -23,7 +23,7 @@ from .. import flags
 from ..errors import BackendUnavailable, LibraryError
 
 CELLS = {"rnn_tanh": 0, "rnn_relu": 1, "gru": 2, "gru_reset_before": 3, "lstm": 4}
-_STATUS = {1: ("NO_MEMORY", "memory could not be allocated"), 2: ("BAD_ARGUMENT", "")}
+_NO_MEMORY = 1  # enum Status of engine.h
 
 # In order of preference, with the rnnop_cpu_level() that runs it; None: whatever the machine.
 _VARIANTS = {"avx512": 2, "avx2": 1, "neon": None, "generic": None}
@@ -132,7 +132,7 @@ class Engine:
         """
         function = f"rnnop_{name}_{'f32' if dtype.itemsize == 4 else 'f64'}"
         status = getattr(self.library, function)(*arguments)
-        if status == 1:
+        if status == _NO_MEMORY:
             raise MemoryError(f"{function}: working memory could not be allocated")
         if status:
             raise LibraryError(function, status, "UNKNOWN", f"the engine {self.path.name}")
@@ -215,17 +215,14 @@ def _open(isa: str, path: Path) -> Engine:
 
 
 @functools.lru_cache(maxsize=1)
-def available() -> dict[str, Engine | None]:
-    """Return the instruction sets that were built and that this machine runs, best first.
-
-    The engines are opened when they are first asked for.
-    """
+def available() -> tuple[str, ...]:
+    """Return the instruction sets that were built and that this machine runs, best first."""
     built = _built()
     base = next((isa for isa in ("generic", "neon") if isa in built), None)
     if base is None:
-        return {}
+        return ()
     level = _open(base, built[base]).library.rnnop_cpu_level()
-    return {isa: None for isa in built if (needed := _VARIANTS[isa]) is None or level >= needed}
+    return tuple(isa for isa in built if (needed := _VARIANTS[isa]) is None or level >= needed)
 
 
 @functools.lru_cache(maxsize=8)
@@ -257,7 +254,7 @@ def engine() -> Engine:
     wanted = flags.read("RNNOP_CPU_ISA")
     here = available()
     if wanted == "auto":
-        return _engine(next(iter(here)))
+        return _engine(here[0])
     if wanted not in here:
         raise BackendUnavailable(
             f"RNNOP_CPU_ISA is {wanted!r}; this machine and this build have {', '.join(here)}"
@@ -267,10 +264,11 @@ def engine() -> Engine:
 
 def num_threads() -> int:
     """Return RNNOP_NUM_THREADS, by default the cores that this process may use."""
-    return flags.integer("RNNOP_NUM_THREADS") or _cores()
+    return flags.integer("RNNOP_NUM_THREADS") or available_cores()
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

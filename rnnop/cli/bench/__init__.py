@@ -26,8 +26,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...cpu import engine
 from ..extras import require
-from . import cases, figures, machine, report
+from . import cases, figures, report
 from .peers import PEERS, Peer
 from .plan import Plan, Progress, collect
 from .results import Run
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(names) if options.json else "\n".join(names))
         return
     require("bench", "tqdm", "threadpoolctl", *(["matplotlib"] if options.output else []))
-    possible = [count for count in (1, 2) if count <= machine.available_cores()]
+    possible = [count for count in (1, 2) if count <= engine.available_cores()]
     threads = options.threads or (possible[-1:] if options.quick else possible)
     plan = Plan(
         chosen,

@@ -21,7 +21,7 @@ def describe() -> dict[str, Any]:
     """Return what a reader of the results should know about the machine."""
     return {
         "processor": processor(),
-        "cores": available_cores(),
+        "cores": engine.available_cores(),
         "memory_gib": _memory_gib(),
         "instruction_sets": list(engine.available()),
         "system": f"{platform.system()} {platform.release()}",
@@ -33,7 +33,7 @@ def describe() -> dict[str, Any]:
 def slug() -> str:
     """Return a name for a folder: the processor, its cores, its best instruction set."""
     best = next(iter(engine.available()), "none")
-    text = f"{processor()} {available_cores()} cores {best}".lower()
+    text = f"{processor()} {engine.available_cores()} cores {best}".lower()
     return re.sub(r"[^a-z0-9]+", "-", text).strip("-")
 
 
@@ -45,13 +45,6 @@ def processor() -> str:
         if found:
             return found[1].strip()
     return platform.processor() or platform.machine()
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def busy_cores(seconds: float = 0.5) -> float | None:

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 enum Cell { RNN_TANH, RNN_RELU, GRU, GRU_RESET_BEFORE, LSTM };
-enum Status { OK = 0, NO_MEMORY = 1, BAD_ARGUMENT = 2 };
+enum Status { OK = 0, NO_MEMORY = 1 };
 
 typedef struct {
     /* the network of one pseudo-layer */
