@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from . import arrays, backends, flags, validate
+from . import arrays, backends, flags, frameworks, validate
 from . import dropout as streams
 from .arrays import Array, HostBools, HostInts
 from .backends import Cotangents, Frame, Problem, Result
@@ -297,16 +297,27 @@ def _takes_a_call(
     """
 
     def decorate(function: Callable[[_Call], R]) -> Callable[P, R]:
-        mine = _renamed(prepare, function.__name__)
+        name = function.__name__
+        mine = _renamed(prepare, name)
+
+        def direct(*args: P.args, **kwargs: P.kwargs) -> R:
+            with blame(name):
+                return function(mine(*args, **kwargs))
 
         @functools.wraps(function)
         def public(*args: P.args, **kwargs: P.kwargs) -> R:
-            with blame(function.__name__):
-                return function(mine(*args, **kwargs))
+            x = args[0] if args else kwargs.get("x")
+            with blame(name):
+                adapter = frameworks.adapter(x, cast(str, kwargs.get("backend", "auto")))
+                if adapter is not None:
+                    return cast(R, getattr(adapter, name)(*args, **kwargs))
+            return direct(*args, **kwargs)
 
         returns = inspect.signature(function).return_annotation
         signature = inspect.signature(prepare).replace(return_annotation=returns)
         public.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
+        # What an adapter calls when the arrays are for a backend to take as they are.
+        public.direct = direct  # type: ignore[attr-defined]
         return public
 
     return decorate

@@ -1,0 +1,31 @@
+"""Which framework's adapter a call goes through, so that it is part of that framework.
+
+An adapter has the public functions of `rnnop.api` under the same names. It brings the framework's
+arrays to a backend and the gradients back, and knows neither mathematics nor shapes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+from . import arrays, backends
+from .packing import PackedSequence
+
+# By family of the arrays.
+ADAPTERS: dict[str, str] = {}
+
+
+def adapter(x: Any, backend: str) -> ModuleType | None:
+    """Return the adapter for a call on `x`, or None if it needs none.
+
+    Plain arrays need none. Nor does the reference where a caller asks for it: it is written in the
+    framework's own operations, so the framework can differentiate it as often as it likes.
+    """
+    if not ADAPTERS:
+        return None
+    family = arrays.family(x.data if isinstance(x, PackedSequence) else x)
+    if family not in ADAPTERS or backends.wanted(backend) == "reference":
+        return None
+    return importlib.import_module(ADAPTERS[family])
