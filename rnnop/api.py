@@ -204,7 +204,7 @@ def _prepare(
         warnings.warn(
             f"dropout={dropout} has no effect on a single layer: it acts between layers",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return _Call(setup, problem, h_rows, c_rows, c0_given)
 
