@@ -191,13 +191,15 @@ def _prepare(
             c_rows = setup.cell_clip(c0_given)
             # Clipped again, for the zeros of a reset: a clip need not have 0 inside.
             c_segments = setup.cell_clip(storage.states_in(c_rows))
+        chosen_seed = validate.seed(seed)
         problem = Problem(
             setup.frame,
             weights=plain,
             x=storage.rows_in(data),
             h0=storage.states_in(h_rows),
             c0=c_segments,
-            dropout_masks=_dropout(storage, data, training, validate.seed(seed), dropout_masks),
+            dropout_masks=_dropout(setup, data, training, chosen_seed, dropout_masks),
+            seed=chosen_seed,
             cache=weights.cache if isinstance(weights, PrepackedWeights) else None,
         )
     if dropout and spec.num_layers == 1:
@@ -282,7 +284,15 @@ def _set_up(
             )
         validate.weights_agree(weights, spec, data)
         packed = x if isinstance(x, PackedSequence) else None
-        frame = Frame(spec, plan, family, xp, arrays.dtype_name(data), bool(return_cell_states))
+        frame = Frame(
+            spec,
+            plan,
+            family,
+            xp,
+            dtype=arrays.dtype_name(data),
+            device=arrays.device(data),
+            return_cell_states=bool(return_cell_states),
+        )
         storage = Storage(spec, plan, xp, leading, packed, hold=masked_output == "hold")
         chosen = backends.choose(backend, frame)
     return _Setup(frame, storage, chosen, Clip(xp, spec.cell_clip, spec.cell_clip_nan))
@@ -570,7 +580,7 @@ def explain(call: _Call) -> Explanation:
     name = call.setup.backend
     backend = backends.load(name)
     precision = f"{frame.dtype} data, {backend.compute_dtype(frame)} arithmetic"
-    return Explanation(name, backend.manner(), reasons, frame.spec, layout, precision)
+    return Explanation(name, backend.manner(frame), reasons, frame.spec, layout, precision)
 
 
 def prepack(weights: RNNWeights, *, mode: str = "gru", backend: str = "auto") -> PrepackedWeights:
@@ -672,9 +682,10 @@ def _initial_state(name: str, given: Array | None, storage: Storage, data: Array
 
 
 def _dropout(
-    storage: Storage, data: Array, training: bool, seed: int | None, given: Any
+    setup: _Setup, data: Array, training: bool, seed: int | None, given: Any
 ) -> tuple[Array, ...]:
     """Return the mask of each layer boundary in packed order, the caller's or drawn."""
+    storage = setup.storage
     spec, plan = storage.spec, storage.plan
     if given is not None:
         axes = (
@@ -687,6 +698,8 @@ def _dropout(
         masks = validate.dropout_masks(given, spec, storage.leading, axes, data)
         return tuple(storage.rows_in(mask) for mask in masks) if training else ()
     if spec.dropout == 0.0 or spec.num_layers == 1:
+        return ()
+    if backends.load(setup.backend).draws_dropout(setup.frame):
         return ()
     start = streams.fresh_seed() if seed is None else seed
     width = spec.num_directions * spec.output_size

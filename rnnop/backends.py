@@ -36,6 +36,8 @@ class Frame:
         The namespace of the family.
     dtype : str
         Name of the dtype of all data.
+    device : object
+        Where the data lies, as `rnnop.arrays.device` gives it.
     return_cell_states : bool
         Whether `Result.c` is wanted.
     notes : dict
@@ -47,6 +49,7 @@ class Frame:
     family: str
     xp: ModuleType
     dtype: str
+    device: Any
     return_cell_states: bool
     notes: dict[Any, Any] = field(default_factory=dict)
 
@@ -66,7 +69,10 @@ class Problem:
     c0 : array (L*D, S, H) or None
         The cell state likewise, already within `spec.cell_clip`; None unless an LSTM.
     dropout_masks : tuple of array (total, D*P) of bool
-        True where an output is kept, one for each layer boundary; empty without dropout.
+        True where an output is kept, one for each layer boundary; empty without dropout, or where
+        the backend draws them itself.
+    seed : int or None
+        Of the masks that the backend draws; None for any.
     cache : dict or None
         Of prepacked weights: where a backend keeps what it makes of them.
     """
@@ -77,6 +83,7 @@ class Problem:
     h0: Array
     c0: Array | None
     dropout_masks: tuple[Array, ...]
+    seed: int | None
     cache: dict[Any, Any] | None
 
 
@@ -132,11 +139,14 @@ class Backend(Protocol):
     def unavailable(self) -> str | None:
         """Return None, or the reason why this backend cannot run anything here."""
 
-    def manner(self) -> str | None:
-        """Return how it runs here, for people, such as the instruction set; None for no more."""
+    def manner(self, frame: Frame) -> str | None:
+        """Return how it would run such a call, for people: the algorithm; None for no more."""
 
     def compute_dtype(self, frame: Frame) -> str:
         """Return the dtype of the arithmetic, 'float32' or 'float64'."""
+
+    def draws_dropout(self, frame: Frame) -> bool:
+        """Return whether it has a generator of its own for the dropout of such a call."""
 
     def prepack(self, spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
         """Lay weights out for many calls, into `cache`."""

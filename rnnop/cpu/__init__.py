@@ -4,12 +4,13 @@
 `products.py` has the large products of the backward.
 """
 
-from .network import backward, compute_dtype, forward, manner, supports, unavailable
+from .network import backward, compute_dtype, draws_dropout, forward, manner, supports, unavailable
 from .panels import prepack
 
 __all__ = [
     "backward",
     "compute_dtype",
+    "draws_dropout",
     "forward",
     "manner",
     "prepack",

@@ -35,10 +35,15 @@ def unavailable() -> str | None:
     return c.why_unavailable()
 
 
-def manner() -> str:
+def manner(frame: Frame) -> str:
     """Return the instruction set and the threads that a call would use."""
     threads = c.num_threads()
     return f"{c.engine().isa}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def draws_dropout(frame: Frame) -> bool:
+    """Return False: masks are given."""
+    return False
 
 
 def compute_dtype(frame: Frame) -> str:

@@ -5,6 +5,24 @@ NumPy the halves are computed in float64, and so is float32 with RNNOP_REFERENCE
 other families the halves are computed in float32.
 """
 
-from .sequence import backward, compute_dtype, forward, manner, prepack, supports, unavailable
+from .sequence import (
+    backward,
+    compute_dtype,
+    draws_dropout,
+    forward,
+    manner,
+    prepack,
+    supports,
+    unavailable,
+)
 
-__all__ = ["backward", "compute_dtype", "forward", "manner", "prepack", "supports", "unavailable"]
+__all__ = [
+    "backward",
+    "compute_dtype",
+    "draws_dropout",
+    "forward",
+    "manner",
+    "prepack",
+    "supports",
+    "unavailable",
+]

@@ -33,7 +33,7 @@ def unavailable() -> str | None:
     return None
 
 
-def manner() -> None:
+def manner(frame: Frame) -> None:
     """Return None: there is no more to say."""
 
 
@@ -43,6 +43,11 @@ def compute_dtype(frame: Frame) -> str:
     if name in ("float16", "bfloat16"):
         return "float64" if numpy else "float32"
     return "float64" if numpy and flags.enabled("RNNOP_REFERENCE_FLOAT64") else name
+
+
+def draws_dropout(frame: Frame) -> bool:
+    """Return False: masks are given."""
+    return False
 
 
 def prepack(spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
