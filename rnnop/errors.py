@@ -71,16 +71,16 @@ class LibraryError(RnnopError, RuntimeError):
     name : str
         The name of that status.
     detail : str
-        What else is known.
+        What else is known; whoever knows more of the call adds it.
     """
 
     def __init__(self, function: str, status: int, name: str, detail: str) -> None:
-        super().__init__(f"{function}: {name} ({status}): {detail}")
+        super().__init__(f"{function}: {name} ({status})")
         self.function, self.status, self.name, self.detail = function, status, name, detail
 
     def __str__(self) -> str:
-        spec = f" spec: {self.spec}." if self.spec else ""
-        return f"{self.fact}.{spec}"
+        parts = [f"{self.fact}: {self.detail}", f"spec: {self.spec}" if self.spec else None]
+        return ". ".join(part.rstrip(".") for part in parts if part) + "."
 
 
 class blame:  # a verb: with blame("rnn"): ...

@@ -75,7 +75,7 @@ class RNNWeights:
                         "expected an array of NumPy, CuPy, PyTorch or JAX"
                     )
         count = len(self.w_ih)
-        for name, entries in self._present():
+        for name, entries in self.fields():
             if len(entries) != count:
                 raise ShapeError(
                     f"`weights.{name}` has {len(entries)} arrays; expected {count}, as in `w_ih`"
@@ -86,7 +86,8 @@ class RNNWeights:
                 f"with num_directions = {self.num_directions}"
             )
 
-    def _present(self) -> Iterator[tuple[str, tuple[Array, ...]]]:
+    def fields(self) -> Iterator[tuple[str, tuple[Array, ...]]]:
+        """Yield the name and the arrays of each field that is given."""
         for name in FIELDS:
             entries = getattr(self, name)
             if entries is not None:
@@ -115,7 +116,7 @@ class RNNWeights:
 
     def named(self) -> Iterator[tuple[str, Array]]:
         """Yield each array with its name, as 'w_ih[0]'."""
-        for name, entries in self._present():
+        for name, entries in self.fields():
             for k, array in enumerate(entries):
                 yield f"{name}[{k}]", array
 
@@ -127,9 +128,7 @@ class RNNWeights:
 
     def map(self, function: Callable[[Array], Array]) -> RNNWeights:
         """Return weights with `function` applied to every array, such as `torch.from_numpy`."""
-        changed = {
-            name: [function(entry) for entry in entries] for name, entries in self._present()
-        }
+        changed = {name: [function(entry) for entry in entries] for name, entries in self.fields()}
         return RNNWeights.of_fields(changed, self.bidirectional)
 
     def __repr__(self) -> str:

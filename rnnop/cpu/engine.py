@@ -11,8 +11,7 @@ import functools
 import importlib.machinery
 import os
 import platform
-from ctypes import POINTER, Structure, byref, c_double, c_int, c_int64, c_void_p
-from dataclasses import dataclass
+from ctypes import POINTER, Structure, addressof, c_char, c_double, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +41,14 @@ class Problem(Structure):
         *((name, c_int64) for name in ("num_segments", "num_steps")),
         *((name, c_void_p) for name in ("batch_sizes", "offsets", "lengths")),
         ("threads", c_int64),
+    ]
+
+
+class Given(Structure):
+    """struct Given of engine.h."""
+
+    _fields_: ClassVar = [
+        (name, c_void_p) for name in ("w_ih", "w_hh", "w_hr", "b_ih", "b_hh", "peephole")
     ]
 
 
@@ -109,79 +116,93 @@ class Times(Structure):
     ]
 
 
-_STRUCTURES: tuple[type[Structure], ...] = (Problem, Weights, Forward, Backward, Outer, Times)
+_STRUCTURES: tuple[type[Structure], ...] = (
+    *(Problem, Given, Weights, Forward, Backward),
+    *(Outer, Times),
+)
 
 
-@dataclass(frozen=True)
-class Engine:
-    """A loaded library."""
+class Functions:
+    """The functions of a library for one dtype; those that return a status raise for a bad one.
 
-    isa: str
-    path: Path
-    library: ctypes.CDLL
+    MemoryError is raised where the engine could not allocate its working memory.
+    """
 
-    def call(self, name: str, dtype: np.dtype[Any], *arguments: Any) -> None:
-        """Call rnnop_<name> of a dtype, and raise if its status is not OK.
+    def __init__(self, library: ctypes.CDLL, suffix: str) -> None:
+        def declared(name: str, result: Any, *arguments: Any) -> Any:
+            function = library[f"rnnop_{name}_{suffix}"]
+            function.argtypes, function.restype = arguments, result
+            return function
 
-        Raises
-        ------
-        MemoryError
-            The engine could not allocate its working memory.
-        LibraryError
-            Any other status.
-        """
-        function = f"rnnop_{name}_{'f32' if dtype.itemsize == 4 else 'f64'}"
-        status = getattr(self.library, function)(*arguments)
-        if status == _NO_MEMORY:
-            raise MemoryError(f"{function}: working memory could not be allocated")
-        if status:
-            raise LibraryError(function, status, "UNKNOWN", f"the engine {self.path.name}")
+        def checked(name: str, *arguments: Any) -> Any:
+            function = declared(name, c_int, *arguments)
+            function.errcheck = _check
+            return function
 
-
-def _declare(library: ctypes.CDLL) -> None:
-    """Give every function its types."""
-    for suffix in ("f32", "f64"):
         # int rnnop_forward_f32(const Problem *p, const Weights *w, const Forward *f);
-        forward = getattr(library, f"rnnop_forward_{suffix}")
-        forward.argtypes = [POINTER(Problem), POINTER(Weights), POINTER(Forward)]
-        forward.restype = c_int
-        # int rnnop_backward_f32(const Problem *p, const Weights *w, const Backward *f);
-        backward = getattr(library, f"rnnop_backward_{suffix}")
-        backward.argtypes = [POINTER(Problem), POINTER(Weights), POINTER(Backward)]
-        backward.restype = c_int
-        # void rnnop_pack_f32(const Problem *p, const void *w_ih, *w_hh, *w_hr, *b_ih, *b_hh,
-        #                     void *input, *recurrent, *candidate, *projection, *bias);
-        pack = getattr(library, f"rnnop_pack_{suffix}")
-        pack.argtypes = [POINTER(Problem), *[c_void_p] * 10]
-        pack.restype = None
-        # void rnnop_pack_backward_f32(const Problem *p, const void *w_hh, const void *w_hr,
-        #                              void *recurrent, void *candidate, void *projection);
-        pack_backward = getattr(library, f"rnnop_pack_backward_{suffix}")
-        pack_backward.argtypes = [POINTER(Problem), *[c_void_p] * 5]
-        pack_backward.restype = None
+        self.forward = checked("forward", POINTER(Problem), POINTER(Weights), POINTER(Forward))
+        # int rnnop_backward_f32(const Problem *p, const Weights *w, const Backward *b);
+        self.backward = checked("backward", POINTER(Problem), POINTER(Weights), POINTER(Backward))
         # int rnnop_outer_f32(const Outer *o);
-        outer = getattr(library, f"rnnop_outer_{suffix}")
-        outer.argtypes = [POINTER(Outer)]
-        outer.restype = c_int
+        self.outer = checked("outer", POINTER(Outer))
         # int rnnop_times_f32(const Times *t);
-        times = getattr(library, f"rnnop_times_{suffix}")
-        times.argtypes = [POINTER(Times)]
-        times.restype = c_int
+        self.times = checked("times", POINTER(Times))
+        # int64_t rnnop_packed_size_f32(const Problem *p, int backward);
+        self.packed_size = declared("packed_size", c_int64, POINTER(Problem), c_int)
+        # void rnnop_pack_f32(const Problem *p, const Given *given, int backward, void *room,
+        #                     Weights *w);
+        self.pack = declared(
+            "pack", None, POINTER(Problem), POINTER(Given), c_int, c_void_p, POINTER(Weights)
+        )
         # void rnnop_pack_times_f32(const void *w, int64_t input, int64_t left, int64_t rotate,
         #                           void *packed);
-        pack_times = getattr(library, f"rnnop_pack_times_{suffix}")
-        pack_times.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p]
-        pack_times.restype = None
-        # void rnnop_packed_sizes_f32(const Problem *p, int64_t *sizes);
-        sizes = getattr(library, f"rnnop_packed_sizes_{suffix}")
-        sizes.argtypes = [POINTER(Problem), POINTER(c_int64 * 8)]
-        sizes.restype = None
-    # void rnnop_layout(int64_t *bytes);
-    library.rnnop_layout.argtypes = [POINTER(c_int64 * len(_STRUCTURES))]
-    library.rnnop_layout.restype = None
-    # int rnnop_cpu_level(void);
-    library.rnnop_cpu_level.argtypes = []
-    library.rnnop_cpu_level.restype = c_int
+        self.pack_times = declared(
+            "pack_times", None, c_void_p, c_int64, c_int64, c_int64, c_void_p
+        )
+
+
+def _check(status: int, function: Any, _: object) -> None:
+    if status == _NO_MEMORY:
+        raise MemoryError(f"{function.__name__}: working memory could not be allocated")
+    if status:
+        raise LibraryError(function.__name__, status, "UNKNOWN", "the C engine")
+
+
+class Engine:
+    """A loaded library.
+
+    Attributes
+    ----------
+    isa : str
+        Its instruction set.
+    level : int
+        What this machine can run, see rnnop_cpu_level.
+    """
+
+    def __init__(self, isa: str, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        self.isa = isa
+        self._functions = {size: Functions(library, f"f{8 * size}") for size in (4, 8)}
+        # int rnnop_cpu_level(void);
+        library.rnnop_cpu_level.argtypes, library.rnnop_cpu_level.restype = [], c_int
+        self.level = int(library.rnnop_cpu_level())
+        # void rnnop_layout(int64_t *bytes);
+        sizes = (c_int64 * len(_STRUCTURES))()
+        library.rnnop_layout.argtypes, library.rnnop_layout.restype = [type(sizes)], None
+        library.rnnop_layout(sizes)
+        expected = [ctypes.sizeof(structure) for structure in _STRUCTURES]
+        if list(sizes) != expected:
+            raise LibraryError(
+                "rnnop_layout",
+                0,
+                "LAYOUT",
+                f"{path.name} has structures of {list(sizes)} bytes; "
+                f"expected {expected}; install rnnop anew",
+            )
+
+    def of(self, dtype: np.dtype[Any]) -> Functions:
+        """Return the functions for float32 or float64."""
+        return self._functions[dtype.itemsize]
 
 
 def _built() -> dict[str, Path]:
@@ -197,23 +218,6 @@ def _built() -> dict[str, Path]:
     return found
 
 
-def _open(isa: str, path: Path) -> Engine:
-    library = ctypes.CDLL(str(path))
-    _declare(library)
-    sizes = (c_int64 * len(_STRUCTURES))()
-    library.rnnop_layout(byref(sizes))
-    expected = [ctypes.sizeof(structure) for structure in _STRUCTURES]
-    if list(sizes) != expected:
-        raise LibraryError(
-            "rnnop_layout",
-            0,
-            "LAYOUT",
-            f"{path.name} has structures of {list(sizes)} bytes; "
-            f"expected {expected}; install rnnop anew",
-        )
-    return Engine(isa, path, library)
-
-
 @functools.lru_cache(maxsize=1)
 def available() -> tuple[str, ...]:
     """Return the instruction sets that were built and that this machine runs, best first."""
@@ -221,13 +225,13 @@ def available() -> tuple[str, ...]:
     base = next((isa for isa in ("generic", "neon") if isa in built), None)
     if base is None:
         return ()
-    level = _open(base, built[base]).library.rnnop_cpu_level()
+    level = Engine(base, built[base]).level
     return tuple(isa for isa in built if (needed := _VARIANTS[isa]) is None or level >= needed)
 
 
 @functools.lru_cache(maxsize=8)
 def _engine(isa: str) -> Engine:
-    return _open(isa, _built()[isa])
+    return Engine(isa, _built()[isa])
 
 
 def why_unavailable() -> str | None:
@@ -277,10 +281,15 @@ def available_cores() -> int:
 def aligned(count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return an uninitialised vector that begins on a cache line."""
     raw = np.empty(count + 64 // dtype.itemsize, dtype)
-    begin = -raw.ctypes.data % 64 // dtype.itemsize
+    begin = -(pointer(raw) or 0) % 64 // dtype.itemsize
     return raw[begin : begin + count]
 
 
 def pointer(array: npt.NDArray[Any] | None) -> int | None:
     """Return the address of an array's first element."""
-    return None if array is None else array.ctypes.data
+    if array is None:
+        return None
+    try:
+        return addressof(c_char.from_buffer(array))  # several times faster than what follows
+    except (TypeError, ValueError):  # it is empty, read-only, or a view that has gaps
+        return array.ctypes.data

@@ -56,7 +56,10 @@ def forward(problem: Problem, keep: bool) -> Result:
     frame = problem.frame
     spec, plan, dtype = frame.spec, frame.plan, _DTYPES[compute_dtype(frame)]
     engine, described = c.engine(), _descriptions(frame)
-    packed = panels.packed(engine, spec, problem.weights, dtype, problem.cache, backward=False)
+    packed = panels.packed(
+        engine, described, spec, problem.weights, dtype, problem.cache, backward=False
+    )
+    functions = engine.of(dtype)
     directions, size, hidden = spec.num_directions, spec.output_size, spec.hidden_size
     total, states = plan.total, (spec.num_pseudo_layers, plan.num_segments)
     x, h0, c0 = (_ready(array, dtype) for array in (problem.x, problem.h0, problem.c0))
@@ -95,9 +98,7 @@ def forward(problem: Problem, keep: bool) -> Result:
                 pointer(run.pre),
                 pointer(run.h_raw),
             )
-            engine.call(
-                "forward", dtype, byref(described[k]), byref(packed[k].structure), byref(arguments)
-            )
+            functions.forward(byref(described[k]), byref(packed[k].structure), byref(arguments))
             saved.append(run)
         x = y
         if layer < len(problem.dropout_masks):
@@ -118,7 +119,8 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     spec, plan, dtype = frame.spec, frame.plan, _DTYPES[compute_dtype(frame)]
     engine, threads, described = c.engine(), c.num_threads(), _descriptions(frame)
     weights = problem.weights.map(lambda array: _ready(array, dtype))
-    packed = panels.packed(engine, spec, weights, dtype, problem.cache, backward=True)
+    packed = panels.packed(engine, described, spec, weights, dtype, problem.cache, backward=True)
+    functions = engine.of(dtype)
     directions, size, hidden = spec.num_directions, spec.output_size, spec.hidden_size
     runs: list[Saved] = saved
     if plan.total == 0:
@@ -140,7 +142,7 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
         dx = np.empty((plan.total, spec.layer_input_size(layer)), dtype)
         for direction in range(directions):
             k = layer * directions + direction
-            run, sums = runs[k], WeightSums(engine, threads, spec, weights, k)
+            run, sums = runs[k], WeightSums(functions, threads, spec, weights, k)
             dc_last = dc if layer == spec.num_layers - 1 else None
             arguments = c.Backward(
                 0,
@@ -167,12 +169,8 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
             )
             for stretch in stretches(plan, spec.runs_backward(direction)):
                 arguments.begin, arguments.end = stretch.begin, stretch.end
-                engine.call(
-                    "backward",
-                    dtype,
-                    byref(described[k]),
-                    byref(packed[k].structure),
-                    byref(arguments),
+                functions.backward(
+                    byref(described[k]), byref(packed[k].structure), byref(arguments)
                 )
                 sums.add(run, stretch, dgates, dh_raw, dx, first=direction == 0)
             found[k] = sums.result()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_int64
+from collections.abc import Sequence
+from ctypes import byref
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ from .engine import pointer
 
 _Array = npt.NDArray[Any]
 
+# In the order of struct Given.
+_GIVEN = ("w_ih", "w_hh", "w_hr", "b_ih", "b_hh", "peephole")
+
 
 @dataclass(frozen=True, eq=False)
 class Packed:
@@ -29,6 +33,7 @@ class Packed:
 
 def packed(
     engine: c.Engine,
+    described: list[c.Problem],
     spec: RNNSpec,
     weights: RNNWeights,
     dtype: np.dtype[Any],
@@ -40,18 +45,12 @@ def packed(
 
     `cache` is that of prepacked weights: what it holds is not packed again.
     """
+    if cache is None:
+        return _pack(engine, described, weights, dtype, backward)
     key = (backward, engine.isa, dtype, cell(spec))
-    found: list[Packed] | None = None if cache is None else cache.get(key)
+    found: list[Packed] | None = cache.get(key)
     if found is None:
-        pack = _pack_backward if backward else _pack
-        found = []
-        for k in range(spec.num_pseudo_layers):
-            described = describe(spec, None, k, threads=1)
-            sizes = (c_int64 * 8)()
-            engine.call("packed_sizes", dtype, byref(described), byref(sizes))
-            found.append(pack(engine, described, weights, k, dtype, list(sizes)))
-        if cache is not None:
-            cache[key] = found
+        found = cache[key] = _pack(engine, described, weights, dtype, backward)
     return found
 
 
@@ -61,7 +60,10 @@ def prepack(spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
     if family(first) == "numpy":
         wide = dtype_name(first) == "float64"
         dtype = np.dtype("float64" if wide else "float32")
-        packed(c.engine(), spec, weights, dtype, cache, backward=False)
+        described = [
+            describe(spec, None, k, c.num_threads()) for k in range(spec.num_pseudo_layers)
+        ]
+        packed(c.engine(), described, spec, weights, dtype, cache, backward=False)
 
 
 def cell(spec: RNNSpec) -> str:
@@ -102,46 +104,26 @@ def describe(spec: RNNSpec, plan: RaggedPlan | None, k: int, threads: int) -> c.
 
 def _pack(
     engine: c.Engine,
-    described: c.Problem,
+    described: list[c.Problem],
     weights: RNNWeights,
-    k: int,
     dtype: np.dtype[Any],
-    sizes: list[int],
-) -> Packed:
-    """Lay out the weights of pseudo-layer `k` for the forward."""
-    arrays = tuple(c.aligned(count, dtype) if count else None for count in sizes[:5])
-    given = [_entry(weights, name, k, dtype) for name in ("w_ih", "w_hh", "w_hr", "b_ih", "b_hh")]
-    engine.call("pack", dtype, byref(described), *map(pointer, given), *map(pointer, arrays))
-    peephole = _entry(weights, "peephole", k, dtype)
-    return Packed(c.Weights(*map(pointer, (*arrays, peephole))), (*arrays, peephole))
+    backward: bool,
+) -> list[Packed]:
+    """Lay out the weights of every pseudo-layer, in one room."""
+    functions = engine.of(dtype)
+    sizes = [functions.packed_size(byref(each), backward) for each in described]
+    room = c.aligned(sum(sizes), dtype)
+    address = pointer(room) or 0
+    found = []
+    for k, (problem, size) in enumerate(zip(described, sizes, strict=True)):
+        arrays = [_entry(getattr(weights, name), k, dtype) for name in _GIVEN]
+        given, structure = c.Given(*map(pointer, arrays)), c.Weights()
+        functions.pack(byref(problem), byref(given), backward, address, byref(structure))
+        found.append(Packed(structure, (room, arrays[-1])))
+        address += size * dtype.itemsize
+    return found
 
 
-def _pack_backward(
-    engine: c.Engine,
-    described: c.Problem,
-    weights: RNNWeights,
-    k: int,
-    dtype: np.dtype[Any],
-    sizes: list[int],
-) -> Packed:
-    """Lay out the weights of pseudo-layer `k` for the backward."""
-    recurrent, candidate, projection = (
-        c.aligned(count, dtype) if count else None for count in sizes[5:]
-    )
-    given = [_entry(weights, name, k, dtype) for name in ("w_hh", "w_hr")]
-    arrays = (recurrent, candidate, projection)
-    engine.call("pack_backward", dtype, byref(described), *map(pointer, (*given, *arrays)))
-    peephole = _entry(weights, "peephole", k, dtype)
-    structure = c.Weights(
-        recurrent=pointer(recurrent),
-        candidate=pointer(candidate),
-        projection=pointer(projection),
-        peephole=pointer(peephole),
-    )
-    return Packed(structure, (*arrays, peephole))
-
-
-def _entry(weights: RNNWeights, name: str, k: int, dtype: np.dtype[Any]) -> _Array | None:
+def _entry(entries: Sequence[_Array] | None, k: int, dtype: np.dtype[Any]) -> _Array | None:
     """Return an array of the weights as the engine reads it: of its dtype, and C-contiguous."""
-    entries = getattr(weights, name)
     return None if entries is None else np.ascontiguousarray(entries[k], dtype)

@@ -111,9 +111,14 @@ class WeightSums:
     """Gradients of the weights of one pseudo-layer, summed stretch by stretch."""
 
     def __init__(
-        self, engine: c.Engine, threads: int, spec: RNNSpec, weights: RNNWeights, k: int
+        self,
+        functions: c.Functions,
+        threads: int,
+        spec: RNNSpec,
+        weights: RNNWeights,
+        k: int,
     ) -> None:
-        self.engine, self.threads, self.spec = engine, threads, spec
+        self.functions, self.threads, self.spec = functions, threads, spec
         self.has_bias = {name: getattr(weights, name) is not None for name in ("b_ih", "b_hh")}
         w_ih = weights.w_ih[k]
         self.dtype = w_ih.dtype
@@ -128,9 +133,7 @@ class WeightSums:
         panel = 4 * LARGEST_VECTOR // self.dtype.itemsize
         self.w_ih = c.aligned(-(-inputs // panel) * panel * rows, self.dtype)
         rotate = spec.hidden_size if self._gru else 0
-        engine.call(
-            "pack_times", self.dtype, pointer(w_ih), inputs, rows, rotate, pointer(self.w_ih)
-        )
+        functions.pack_times(pointer(w_ih), inputs, rows, rotate, pointer(self.w_ih))
 
     @property
     def _gru(self) -> bool:
@@ -193,7 +196,7 @@ class WeightSums:
             pointer(index),
             pointer(into),
         )
-        self.engine.call("outer", self.dtype, byref(arguments))
+        self.functions.outer(byref(arguments))
 
     def _times(self, d: _Array, dx: _Array, rows: Any, *, add: bool) -> None:
         """Set dx[rows] to d W, or add it."""
@@ -210,14 +213,17 @@ class WeightSums:
             pointer(into),
             pointer(index),
         )
-        self.engine.call("times", self.dtype, byref(arguments))
+        self.functions.times(byref(arguments))
 
     def result(self) -> dict[str, _Array]:
         """Return the gradients by the names of the fields of `RNNWeights`."""
         grads, hidden = dict(self.sums), self.spec.hidden_size
         bias = {"b_ih": self.bias, "b_hh": self.bias.copy()}
         if self._gru:
-            bias = {"b_ih": _r_z_n(self.bias[: 3 * hidden], hidden), "b_hh": self.bias[hidden:]}
+            bias = {
+                "b_ih": _r_z_n(self.bias[: 3 * hidden], hidden),
+                "b_hh": self.bias[hidden:],
+            }
             grads["w_ih"] = _r_z_n(grads["w_ih"], hidden)
             if not self.spec.reset_after:  # n' is n
                 bias["b_hh"] = bias["b_ih"].copy()

@@ -32,6 +32,7 @@ enum {
 };
 
 #define MIN_SHARED_WORK 6e4   /* 2 N H (I + P) of a step that is worth a barrier */
+#define MIN_THREADED_PACKING 65536 /* elements of weights, likewise */
 #define MIN_THREADED_WORK 2e5 /* multiply-adds of a call that are worth waking a thread */
 
 static void *rnnop_aligned(size_t bytes)
@@ -41,6 +42,7 @@ static void *rnnop_aligned(size_t bytes)
 }
 
 #define REAL float
+#define LANES_ARE(count) (VECTOR_BYTES == 4 * (count))
 #define INTEGER int32_t
 #define NAME(name) name##_f32
 #define ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
@@ -54,6 +56,7 @@ static const float TAYLOR[] = {1.0f,        1.0f,         1.0f / 2,    1.0f / 6,
                                1.0f / 24,   1.0f / 120,   1.0f / 720,  1.0f / 5040};
 #include "typed.h"
 #undef REAL
+#undef LANES_ARE
 #undef INTEGER
 #undef NAME
 #undef ROUND_MAGIC
@@ -65,6 +68,7 @@ static const float TAYLOR[] = {1.0f,        1.0f,         1.0f / 2,    1.0f / 6,
 #undef TAYLOR
 
 #define REAL double
+#define LANES_ARE(count) (VECTOR_BYTES == 8 * (count))
 #define INTEGER int64_t
 #define NAME(name) name##_f64
 #define ROUND_MAGIC 6755399441055744.0 /* 1.5 * 2^52 */
@@ -94,11 +98,12 @@ static const double TAYLOR[] = {1.0,
 void rnnop_layout(int64_t *bytes)
 {
     bytes[0] = sizeof(Problem);
-    bytes[1] = sizeof(Weights);
-    bytes[2] = sizeof(Forward);
-    bytes[3] = sizeof(Backward);
-    bytes[4] = sizeof(Outer);
-    bytes[5] = sizeof(Times);
+    bytes[1] = sizeof(Given);
+    bytes[2] = sizeof(Weights);
+    bytes[3] = sizeof(Forward);
+    bytes[4] = sizeof(Backward);
+    bytes[5] = sizeof(Outer);
+    bytes[6] = sizeof(Times);
 }
 
 /* What this machine can run: 0 generic, 1 AVX2 with FMA, 2 AVX-512. */

@@ -25,7 +25,12 @@ typedef struct {
 } Problem;
 
 typedef struct {
-    /* packed by rnnop_pack_*, see there */
+    /* as the caller has them; null where there is none */
+    const void *w_ih, *w_hh, *w_hr, *b_ih, *b_hh, *peephole;
+} Given;
+
+typedef struct {
+    /* packed by rnnop_pack, see there */
     const void *input, *recurrent, *candidate, *projection, *bias, *peephole;
 } Weights;
 

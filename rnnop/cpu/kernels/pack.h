@@ -12,78 +12,98 @@ static inline int64_t NAME(blocks)(int64_t cell, int64_t hidden)
     return (hidden + NAME(block)(cell) - 1) / NAME(block)(cell);
 }
 
-/* One vector of columns: packed[k * stride + lane] = row first + lane of the matrix, at column k. */
-static void NAME(pack_vector)(const REAL *matrix, int64_t row_stride, int64_t column_stride,
-                              int64_t first, int64_t limit, int64_t depth, REAL *packed,
-                              int64_t stride)
+/* How many gates the recurrent product has. */
+static inline int64_t NAME(recurrent_gates)(int64_t cell)
 {
-    const REAL *corner = matrix + first * row_stride;
-    int64_t real = limit - first < 0 ? 0 : limit - first < LANES ? limit - first : LANES;
-    for (int64_t k = 0; k < depth; k++) {
-        REAL *to = packed + k * stride;
-        if (real == LANES)
-            for (int64_t lane = 0; lane < LANES; lane++)
-                to[lane] = corner[lane * row_stride + k * column_stride];
-        else
-            for (int64_t lane = 0; lane < LANES; lane++)
-                to[lane] = lane < real ? corner[lane * row_stride + k * column_stride] : 0;
+    return cell == LSTM ? 4 : cell == GRU ? 3 : cell == GRU_RESET_BEFORE ? 2 : 1;
+}
+
+/* LANES rows of LANES columns, transposed: one riffle of halves for each bit of an index. */
+static inline void NAME(pack_square)(const REAL *from, int64_t row_stride, REAL *to,
+                                     int64_t stride)
+{
+#ifdef HAS_SHUFFLE
+    NAME(vec) v[VECTOR_BYTES / sizeof(REAL)], w[VECTOR_BYTES / sizeof(REAL)];
+#pragma GCC unroll 16
+    for (int lane = 0; lane < LANES; lane++) v[lane] = NAME(load)(from + lane * row_stride);
+#pragma GCC unroll 4
+    for (int stage = 1; stage < LANES; stage *= 2) {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) w[i] = v[i];
+#pragma GCC unroll 8
+        for (int i = 0; i < LANES / 2; i++) {
+            v[2 * i] = NAME(riffle)(w[i], w[i + LANES / 2], 0);
+            v[2 * i + 1] = NAME(riffle)(w[i], w[i + LANES / 2], 1);
+        }
+    }
+#pragma GCC unroll 16
+    for (int k = 0; k < LANES; k++) *(NAME(vec) *)(to + k * stride) = v[k];
+#else
+    for (int64_t k = 0; k < LANES; k++)
+        for (int64_t lane = 0; lane < LANES; lane++) to[k * stride + lane] = from[lane * row_stride + k];
+#endif
+}
+
+/* One panel: vector v of its columns is rows `first`.. of matrices[v], of which those from `limit` on
+ * read as 0; packed[(k * width + v) * LANES + lane] = matrices[v] at (first + lane, column k). */
+static void NAME(pack_panel)(const REAL *const *matrices, int width, int64_t row_stride,
+                             int64_t column_stride, const int64_t *first, int64_t limit,
+                             int64_t depth, REAL *packed)
+{
+    int64_t stride = width * LANES;
+    for (int64_t k = 0; k < depth;) {
+        int64_t count = depth - k < LANES ? depth - k : LANES;
+        for (int v = 0; v < width; v++) {
+            const REAL *corner = matrices[v] + first[v] * row_stride + k * column_stride;
+            REAL *to = packed + k * stride + v * LANES;
+            int64_t real = limit - first[v];
+            if (real >= LANES && column_stride == 1 && count == LANES)
+                NAME(pack_square)(corner, row_stride, to, stride);
+            else if (real >= LANES && row_stride == 1)
+                for (int64_t i = 0; i < count; i++)
+                    *(NAME(vec) *)(to + i * stride) = NAME(load)(corner + i * column_stride);
+            else
+                for (int64_t i = 0; i < count; i++)
+                    for (int64_t lane = 0; lane < LANES; lane++)
+                        to[i * stride + lane] =
+                            lane < real ? corner[lane * row_stride + i * column_stride] : 0;
+        }
+        k += count;
     }
 }
 
-/* Panels of (columns, depth) with no gates: column j of the product is row j of the matrix. */
-static void NAME(pack_plain)(const REAL *matrix, int64_t row_stride, int64_t column_stride,
-                             int64_t columns, int64_t depth, REAL *packed)
+/* Panels of (columns, depth) with no gates: column j of the product is row j of the matrix. Threads
+ * take panels in turn. */
+static void NAME(pack_plain)(Thread thread, const REAL *matrix, int64_t row_stride,
+                             int64_t column_stride, int64_t columns, int64_t depth, REAL *packed)
 {
-    for (int64_t first = 0; first < columns; first += 4 * LANES, packed += 4 * LANES * depth)
-        for (int v = 0; v < 4; v++)
-            NAME(pack_vector)(matrix, row_stride, column_stride, first + v * LANES, columns, depth,
-                              packed + v * LANES, 4 * LANES);
+    const REAL *matrices[] = {matrix, matrix, matrix, matrix};
+    int64_t wide = 4 * LANES;
+    for (int64_t at = thread.index * wide; at < columns; at += thread.threads * wide) {
+        int64_t first[] = {at, at + LANES, at + 2 * LANES, at + 3 * LANES};
+        NAME(pack_panel)(matrices, 4, row_stride, column_stride, first, columns, depth,
+                         packed + at * depth);
+    }
 }
 
 /* Panels of gates: vector v of a unit block is gate order[v] of its units. */
-static void NAME(pack_gates)(const REAL *matrix, const int *order, int width, int64_t hidden,
-                             int64_t depth, REAL *packed)
+static void NAME(pack_gates)(Thread thread, const REAL *matrix, const int *order, int width,
+                             int64_t hidden, int64_t depth, REAL *packed)
 {
-    for (int64_t first = 0; first < hidden; first += LANES, packed += width * LANES * depth)
-        for (int v = 0; v < width; v++)
-            NAME(pack_vector)(matrix + order[v] * hidden * depth, depth, 1, first, hidden, depth,
-                              packed + v * LANES, width * LANES);
+    const REAL *matrices[4];
+    for (int v = 0; v < width; v++) matrices[v] = matrix + order[v] * hidden * depth;
+    for (int64_t at = thread.index * LANES; at < hidden; at += thread.threads * LANES) {
+        int64_t first[] = {at, at, at, at};
+        NAME(pack_panel)(matrices, width, depth, 1, first, hidden, depth,
+                         packed + at * width * depth);
+    }
 }
 
-/* Input and recurrent weights and biases of one pseudo-layer for the forward.
- *
- * The four slots of a unit block, in which its gates are summed:
- *     LSTM   i  f  g  o
- *     GRU    W_n x | r  z | R_n h     the input product fills slots 0-2, the recurrent one 1-3
- *     RNN    four vectors of units
- * With the reset before the product, the recurrent panels are r, z and `candidate` holds R_n.
- */
-void NAME(rnnop_pack)(const Problem *p, const void *w_ih_, const void *w_hh_, const void *w_hr_,
-                      const void *b_ih_, const void *b_hh_, void *input_, void *recurrent_,
-                      void *candidate_, void *projection_, void *bias_)
+/* The sum of the biases of each slot of a unit block; b_hh of a GRU's n goes with R_n h. */
+static void NAME(pack_biases)(const Problem *p, const REAL *b_ih, const REAL *b_hh, REAL *bias)
 {
-    const REAL *w_ih = w_ih_, *w_hh = w_hh_, *w_hr = w_hr_, *b_ih = b_ih_, *b_hh = b_hh_;
-    REAL *input = input_, *recurrent = recurrent_, *candidate = candidate_, *bias = bias_;
-    static const int lstm[] = {0, 1, 2, 3}, gru_input[] = {2, 0, 1}, gru_recurrent[] = {0, 1, 2};
-    int64_t H = p->hidden, P = p->output, I = p->input;
-    if (p->cell == LSTM) {
-        NAME(pack_gates)(w_ih, lstm, 4, H, I, input);
-        NAME(pack_gates)(w_hh, lstm, 4, H, P, recurrent);
-    } else if (p->cell == GRU) {
-        NAME(pack_gates)(w_ih, gru_input, 3, H, I, input);
-        NAME(pack_gates)(w_hh, gru_recurrent, 3, H, P, recurrent);
-    } else if (p->cell == GRU_RESET_BEFORE) {
-        NAME(pack_gates)(w_ih, gru_input, 3, H, I, input);
-        NAME(pack_gates)(w_hh, gru_recurrent, 2, H, P, recurrent);
-        NAME(pack_gates)(w_hh + 2 * H * P, gru_recurrent, 1, H, P, candidate);
-    } else {
-        NAME(pack_plain)(w_ih, I, 1, H, I, input);
-        NAME(pack_plain)(w_hh, P, 1, H, P, recurrent);
-    }
-    if (p->projected) NAME(pack_plain)(w_hr, H, 1, P, H, projection_);
-
-    int64_t block = NAME(block)(p->cell), blocks = NAME(blocks)(p->cell, H);
-    memset(bias, 0, (size_t)(blocks * 4 * LANES) * sizeof(REAL));
+    int64_t H = p->hidden, block = NAME(block)(p->cell);
+    memset(bias, 0, (size_t)(NAME(blocks)(p->cell, H) * 4 * LANES) * sizeof(REAL));
     for (int64_t unit = 0; unit < H; unit++) {
         REAL *slot = bias + unit / block * 4 * LANES + unit % block;
 #define INPUT_BIAS(gate) (b_ih ? b_ih[(gate) * H + unit] : 0)
@@ -106,32 +126,96 @@ void NAME(rnnop_pack)(const Problem *p, const void *w_ih_, const void *w_hh_, co
     }
 }
 
-/* Recurrent and projection weights for the backward: dh = dgates R, dm = dh W_hr. */
-void NAME(rnnop_pack_backward)(const Problem *p, const void *w_hh_, const void *w_hr_,
-                               void *recurrent_, void *candidate_, void *projection_)
+/* What is packed, and where each part goes. */
+typedef struct {
+    const Problem *p;
+    const Given *given;
+    REAL *input, *recurrent, *candidate, *projection, *bias;
+} NAME(Packing);
+
+/* Weights of one pseudo-layer for the forward.
+ *
+ * The four slots of a unit block, in which its gates are summed:
+ *     LSTM   i  f  g  o
+ *     GRU    W_n x | r  z | R_n h     the input product fills slots 0-2, the recurrent one 1-3
+ *     RNN    four vectors of units
+ * With the reset before the product, the recurrent panels are r, z and `candidate` holds R_n.
+ */
+static void NAME(pack_body)(void *argument, Thread thread)
 {
-    const REAL *w_hh = w_hh_;
-    int64_t H = p->hidden, P = p->output;
-    int64_t gates = p->cell == LSTM ? 4 : p->cell == GRU ? 3 : p->cell == GRU_RESET_BEFORE ? 2 : 1;
-    NAME(pack_plain)(w_hh, 1, P, P, gates * H, recurrent_);
-    if (p->cell == GRU_RESET_BEFORE) NAME(pack_plain)(w_hh + 2 * H * P, 1, P, P, H, candidate_);
-    if (p->projected) NAME(pack_plain)(w_hr_, 1, H, H, P, projection_);
+    const NAME(Packing) *to = argument;
+    const Problem *p = to->p;
+    const REAL *w_ih = to->given->w_ih, *w_hh = to->given->w_hh;
+    static const int lstm[] = {0, 1, 2, 3}, gru_input[] = {2, 0, 1}, gru_recurrent[] = {0, 1, 2};
+    int64_t H = p->hidden, P = p->output, I = p->input;
+    if (p->cell == LSTM) {
+        NAME(pack_gates)(thread, w_ih, lstm, 4, H, I, to->input);
+        NAME(pack_gates)(thread, w_hh, lstm, 4, H, P, to->recurrent);
+    } else if (p->cell == GRU) {
+        NAME(pack_gates)(thread, w_ih, gru_input, 3, H, I, to->input);
+        NAME(pack_gates)(thread, w_hh, gru_recurrent, 3, H, P, to->recurrent);
+    } else if (p->cell == GRU_RESET_BEFORE) {
+        NAME(pack_gates)(thread, w_ih, gru_input, 3, H, I, to->input);
+        NAME(pack_gates)(thread, w_hh, gru_recurrent, 2, H, P, to->recurrent);
+        NAME(pack_gates)(thread, w_hh + 2 * H * P, gru_recurrent, 1, H, P, to->candidate);
+    } else {
+        NAME(pack_plain)(thread, w_ih, I, 1, H, I, to->input);
+        NAME(pack_plain)(thread, w_hh, P, 1, H, P, to->recurrent);
+    }
+    if (p->projected) NAME(pack_plain)(thread, to->given->w_hr, H, 1, P, H, to->projection);
+    if (thread.index == 0) NAME(pack_biases)(p, to->given->b_ih, to->given->b_hh, to->bias);
 }
 
-/* Elements of each packed array, in the order of Weights without the peephole. */
-void NAME(rnnop_packed_sizes)(const Problem *p, int64_t *sizes)
+/* Recurrent and projection weights for the backward: dh = dgates R, dm = dh W_hr. */
+static void NAME(pack_backward_body)(void *argument, Thread thread)
 {
-    int64_t H = p->hidden, P = p->output, blocks = NAME(blocks)(p->cell, H);
-    int64_t wide = 4 * LANES;
-    int64_t input_width = p->cell == GRU || p->cell == GRU_RESET_BEFORE ? 3 : 4;
-    int64_t width = p->cell == GRU ? 3 : p->cell == GRU_RESET_BEFORE ? 2 : 4;
-    int64_t gates = p->cell == LSTM ? 4 : p->cell == GRU ? 3 : p->cell == GRU_RESET_BEFORE ? 2 : 1;
-    sizes[0] = blocks * input_width * LANES * p->input;
-    sizes[1] = blocks * width * LANES * P;
-    sizes[2] = p->cell == GRU_RESET_BEFORE ? blocks * LANES * P : 0;
-    sizes[3] = p->projected ? (P + wide - 1) / wide * wide * H : 0;
-    sizes[4] = blocks * wide;
-    sizes[5] = (P + wide - 1) / wide * wide * gates * H;
-    sizes[6] = p->cell == GRU_RESET_BEFORE ? (P + wide - 1) / wide * wide * H : 0;
-    sizes[7] = p->projected ? (H + wide - 1) / wide * wide * P : 0;
+    const NAME(Packing) *to = argument;
+    const Problem *p = to->p;
+    const REAL *w_hh = to->given->w_hh;
+    int64_t H = p->hidden, P = p->output, gates = NAME(recurrent_gates)(p->cell);
+    NAME(pack_plain)(thread, w_hh, 1, P, P, gates * H, to->recurrent);
+    if (p->cell == GRU_RESET_BEFORE)
+        NAME(pack_plain)(thread, w_hh + 2 * H * P, 1, P, P, H, to->candidate);
+    if (p->projected) NAME(pack_plain)(thread, to->given->w_hr, 1, H, H, P, to->projection);
+}
+
+/* Deal `room` out to the parts of the packed weights, and return the elements that they take. */
+static int64_t NAME(lay_out)(NAME(Packing) *to, int backward, REAL *room)
+{
+    const Problem *p = to->p;
+    int64_t H = p->hidden, P = p->output, wide = 4 * LANES, taken = 0;
+    int64_t blocks = NAME(blocks)(p->cell, H), gates = NAME(recurrent_gates)(p->cell);
+    int is_gru = p->cell == GRU || p->cell == GRU_RESET_BEFORE, resets = p->cell == GRU_RESET_BEFORE;
+    int64_t width = p->cell <= RNN_RELU ? 4 : gates;
+#define PART(name, elements)                                                                     \
+    to->name = room + taken;                                                                     \
+    taken += ((elements) + wide - 1) / wide * wide;
+    if (backward) {
+        PART(recurrent, (P + wide - 1) / wide * wide * gates * H)
+        PART(candidate, resets ? (P + wide - 1) / wide * wide * H : 0)
+        PART(projection, p->projected ? (H + wide - 1) / wide * wide * P : 0)
+    } else {
+        PART(input, blocks * (is_gru ? 3 : 4) * LANES * p->input)
+        PART(recurrent, blocks * width * LANES * P)
+        PART(candidate, resets ? blocks * LANES * P : 0)
+        PART(projection, p->projected ? (P + wide - 1) / wide * wide * H : 0)
+        PART(bias, blocks * wide)
+    }
+#undef PART
+    return taken;
+}
+
+int64_t NAME(rnnop_packed_size)(const Problem *p, int backward)
+{
+    NAME(Packing) to = {.p = p};
+    return NAME(lay_out)(&to, backward, 0);
+}
+
+void NAME(rnnop_pack)(const Problem *p, const Given *given, int backward, void *room, Weights *w)
+{
+    NAME(Packing) to = {.p = p, .given = given};
+    int64_t size = NAME(lay_out)(&to, backward, room);
+    *w = (Weights){to.input, to.recurrent, to.candidate, to.projection, to.bias, given->peephole};
+    rnnop_run_on_threads(backward ? NAME(pack_backward_body) : NAME(pack_body), &to,
+                         size < MIN_THREADED_PACKING ? 1 : (int)p->threads);
 }

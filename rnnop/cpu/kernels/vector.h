@@ -30,6 +30,32 @@ static inline void NAME(store_part)(REAL *p, NAME(vec) v, int64_t count)
     memcpy(p, &v, (size_t)count * sizeof(REAL));
 }
 
+/* The lanes of two vectors dealt out in turn, from their lower or their upper halves. */
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HAS_SHUFFLE
+#endif
+#endif
+#ifdef HAS_SHUFFLE
+static inline NAME(vec) NAME(riffle)(NAME(vec) a, NAME(vec) b, int upper)
+{
+#if LANES_ARE(2)
+    return upper ? __builtin_shufflevector(a, b, 1, 3) : __builtin_shufflevector(a, b, 0, 2);
+#elif LANES_ARE(4)
+    return upper ? __builtin_shufflevector(a, b, 2, 6, 3, 7)
+                 : __builtin_shufflevector(a, b, 0, 4, 1, 5);
+#elif LANES_ARE(8)
+    return upper ? __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+                 : __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+#else
+    return upper ? __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
+                                           30, 15, 31)
+                 : __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
+                                           23);
+#endif
+}
+#endif
+
 /* yes where the mask (all bits set or none) is true, else no */
 static inline NAME(vec) NAME(select)(NAME(ivec) mask, NAME(vec) yes, NAME(vec) no)
 {
