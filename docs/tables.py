@@ -21,7 +21,8 @@ def flags() -> str:
                 f"`{flag.default}`",
                 "a whole number"
                 if flag.choices is None
-                else ", ".join(f"`{choice}`" for choice in flag.choices),
+                else ", ".join(f"`{choice}`" for choice in flag.choices)
+                or "any text",
                 flag.meaning,
             )
             for flag in FLAGS.values()

@@ -7,7 +7,6 @@ the run in packed order, and the way back to the caller's order (`Storage`).
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import warnings
@@ -15,19 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from . import arrays, backends, flags, frameworks, validate
+from . import arrays, backends, frameworks, setups, shortcut, validate
 from . import dropout as streams
-from .arrays import Array, HostBools, HostInts
+from .arrays import Array
 from .backends import Cotangents, Frame, Problem, Result
-from .clips import Clip
-from .errors import BackendUnavailable, ShapeError, SpecError, blame
+from .errors import SpecError, blame
 from .packing import PackedSequence
-from .ragged import RaggedPlan, batch_first_storage, make_plan, packed_storage
-from .spec import RNNSpec, check_bool
+from .ragged import make_plan
+from .setups import Setup
+from .shortcut import Shortcut
+from .spec import RNNSpec
 from .storage import Storage
 from .weights import PrepackedWeights, RNNGrads, RNNWeights
 
@@ -96,30 +95,14 @@ class Explanation:
 
 
 @dataclass(frozen=True, eq=False)
-class _Setup:
-    """What follows from shapes and options alone, found once for many calls."""
-
-    frame: Frame
-    storage: Storage
-    backend: str
-    cell_clip: Clip
-
-
-@dataclass(frozen=True, eq=False)
 class _Call:
     """A call that has been checked: what a backend is given, and the way back."""
 
-    setup: _Setup
+    setup: Setup
     problem: Problem
     h0: Array
     c0: Array | None
     c0_given: Array | None
-
-
-# Setups of dense NumPy calls, by weights and then by shape and options: a loop of small calls
-# would spend its time on finding the same setup again.
-_SETUPS: WeakKeyDictionary[RNNWeights, dict[Any, _Setup]] = WeakKeyDictionary()
-_MOST_SETUPS = 64
 
 
 def _prepare(
@@ -168,19 +151,7 @@ def _prepare(
         "return_cell_states": return_cell_states,
         "backend": backend,
     }
-    setup = key = None
-    if type(x) is np.ndarray and mask is None and lengths is None and resets is None:
-        # The types too: 1 equals True, and is refused where a bool is expected. Inside a tuple
-        # they cannot be seen, so a call with one is set up each time.
-        chosen = tuple(options.values())
-        types = tuple(map(type, chosen))
-        if tuple not in types:
-            key = (x.shape, x.dtype, chosen, types, flags.read("RNNOP_BACKEND"))
-            setup = _known_setup(plain, key)
-    if setup is None:
-        setup = _set_up(x, plain, mask, lengths, resets, **options)
-        if key is not None:
-            _remember_setup(plain, key, setup)
+    setup = setups.of(x, plain, {"mask": mask, "lengths": lengths, "resets": resets}, options)
     storage, spec = setup.storage, setup.frame.spec
     data = x.data if isinstance(x, PackedSequence) else x
     with blame(spec=spec):
@@ -211,99 +182,26 @@ def _prepare(
     return _Call(setup, problem, h_rows, c_rows, c0_given)
 
 
-def _known_setup(weights: RNNWeights, key: Any) -> _Setup | None:
-    """Return the setup of an earlier call with this key."""
-    try:
-        return _SETUPS[weights].get(key)
-    except (KeyError, TypeError):  # no call yet; or an option has no hash
-        return None
-
-
-def _remember_setup(weights: RNNWeights, key: Any, setup: _Setup) -> None:
-    known = _SETUPS.setdefault(weights, {})
-    if len(known) >= _MOST_SETUPS:
-        known.clear()
-    with contextlib.suppress(TypeError):  # an option, such as a list, has no hash
-        known[key] = setup
-
-
-def _set_up(
-    x: Any,
-    weights: RNNWeights,
-    mask: Any,
-    lengths: Any,
-    resets: Any,
-    *,
-    mode: str,
-    batch_first: bool,
-    reverse: bool,
-    dropout: float,
-    training: bool,
-    cell_clip: Any,
-    cell_clip_nan: bool,
-    proj_clip: Any,
-    gate_clip: Any,
-    reset_after: bool,
-    activations: Any,
-    input_forget: bool,
-    masked_output: str,
-    return_cell_states: bool,
-    backend: str,
-) -> _Setup:
-    """Check everything but states and dropout masks, and choose the backend."""
-    check_bool("batch_first", batch_first)
-    check_bool("return_cell_states", return_cell_states)
-    validate.choice("masked_output", masked_output, ("zero", "hold"))
-    spec = RNNSpec.of(
-        weights,
-        mode=mode,
-        reverse=reverse,
-        dropout=dropout,
-        training=training,
-        cell_clip=cell_clip,
-        cell_clip_nan=cell_clip_nan,
-        proj_clip=proj_clip,
-        gate_clip=gate_clip,
-        reset_after=reset_after,
-        activations=activations,
-        input_forget=input_forget,
+def shapes(*args: Any, **kwargs: Any) -> RNNOutput:
+    """Check a call, and return the shapes of what `rnn` would return, for adapters."""
+    call = _prepare(*args, **kwargs)
+    storage, spec = call.setup.storage, call.setup.frame.spec
+    c = (*storage.leading, spec.num_directions * spec.hidden_size)
+    return RNNOutput(
+        y=(*storage.leading, spec.num_directions * spec.output_size),
+        h_n=tuple(call.h0.shape),
+        c_n=None if call.c0 is None else tuple(call.c0.shape),
+        c=c if call.setup.frame.return_cell_states else None,
     )
-    with blame(spec=spec):
-        if return_cell_states and not spec.has_cell_state:
-            raise SpecError(
-                f"`return_cell_states` is True with mode {mode!r}; "
-                "only mode 'lstm' has a cell state"
-            )
-        data, leading, plan = _steps(x, mask, lengths, resets, bool(batch_first))
-        family = str(arrays.family(data))
-        xp = arrays.namespace(family)
-        if data.shape[-1] != spec.input_size:
-            raise ShapeError(
-                f"`x` has {data.shape[-1]} features, its shape is {tuple(data.shape)}; "
-                f"expected input_size = {spec.input_size}, as `weights.w_ih[0]` has it"
-            )
-        validate.weights_agree(weights, spec, data)
-        packed = x if isinstance(x, PackedSequence) else None
-        frame = Frame(
-            spec,
-            plan,
-            family,
-            xp,
-            dtype=arrays.dtype_name(data),
-            device=arrays.device(data),
-            return_cell_states=bool(return_cell_states),
-        )
-        storage = Storage(spec, plan, xp, leading, packed, hold=masked_output == "hold")
-        chosen = backends.choose(backend, frame)
-    return _Setup(frame, storage, chosen, Clip(xp, spec.cell_clip, spec.cell_clip_nan))
 
 
 def _takes_a_call(
-    prepare: Callable[P, _Call],
+    prepare: Callable[P, _Call], again: Callable[..., Any] | None = None
 ) -> Callable[[Callable[[_Call], R]], Callable[P, R]]:
     """Turn a function of a checked call into a public one with the arguments of `prepare`.
 
-    So the long signature is written once, and the public functions cannot drift apart.
+    So the long signature is written once, and the public functions cannot drift apart. `again` is
+    asked first, and returns None where it does not know a shorter way.
     """
 
     def decorate(function: Callable[[_Call], R]) -> Callable[P, R]:
@@ -311,16 +209,21 @@ def _takes_a_call(
         mine = _renamed(prepare, name)
 
         def direct(*args: P.args, **kwargs: P.kwargs) -> R:
+            if again is not None and 2 <= len(args) <= 4:
+                done: R | None = again(*args, **kwargs)
+                if done is not None:
+                    return done
             with blame(name):
                 return function(mine(*args, **kwargs))
 
         @functools.wraps(function)
         def public(*args: P.args, **kwargs: P.kwargs) -> R:
-            x = args[0] if args else kwargs.get("x")
-            with blame(name):
-                adapter = frameworks.adapter(x, cast(str, kwargs.get("backend", "auto")))
-                if adapter is not None:
-                    return cast(R, getattr(adapter, name)(*args, **kwargs))
+            x: Any = args[0] if args else kwargs.get("x")
+            if type(x) is not np.ndarray:
+                with blame(name):
+                    adapter = frameworks.adapter(x, cast(str, kwargs.get("backend", "auto")))
+                    if adapter is not None:
+                        return cast(R, getattr(adapter, name)(*args, **kwargs))
             return direct(*args, **kwargs)
 
         returns = inspect.signature(function).return_annotation
@@ -341,7 +244,34 @@ def _renamed(function: Callable[P, R], name: str) -> Callable[P, R]:
     return new
 
 
-@_takes_a_call(_prepare)
+_prepare_rnn = _renamed(_prepare, "rnn")
+
+
+def _again(
+    x: Any, weights: Any, h0: Any = None, c0: Any = None, **options: Any
+) -> RNNOutput | None:
+    """Run a call whose like has been here before, if all but its data is ready."""
+    key = shortcut.key(x, weights, options)
+    if key is None:
+        return None
+    known: dict[Any, Shortcut | None] = weights.shortcuts
+    try:
+        found = known[key]
+    except KeyError:
+        with blame("rnn"):
+            call = _prepare_rnn(x, weights, h0, c0, **options)
+        storage = call.setup.storage
+        if len(known) >= setups.MOST:
+            known.clear()
+        known[key] = shortcut.of(call.problem, storage, backends.load(call.setup.backend))
+        return None
+    except TypeError:  # an option, such as a list, has no hash
+        return None
+    done = None if found is None else found(x, h0, c0)
+    return None if done is None else RNNOutput(*done, None)
+
+
+@_takes_a_call(_prepare, again=_again)
 def rnn(call: _Call) -> RNNOutput:
     """Run a network of recurrent layers over a batch, whatever its steps look like.
 
@@ -543,7 +473,9 @@ class VJP:
             dc_n=None if dc_rows is None else storage.states_out_transposed(dc_rows),
             dc=None if dc is None else storage.rows_in(dc),
         )
-        grads = backends.load(setup.backend).backward(call.problem, self._result.saved, cotangents)
+        with blame("vjp", spec):
+            backend = backends.load(setup.backend)
+            grads = backend.backward(call.problem, self._result.saved, cotangents)
         dc0 = None
         if grads.dc0 is not None:
             dc0 = storage.initial_gradients(grads.dc0, dc_rows)
@@ -606,20 +538,35 @@ def prepack(weights: RNNWeights, *, mode: str = "gru", backend: str = "auto") ->
         As from `rnn`.
     """
     with blame("prepack"):
-        plain = _plain_weights(weights, mode)
-        spec = RNNSpec.of(plain, mode=mode)
-        with blame(spec=spec):
-            first = validate.data_array("weights.w_ih[0]", plain.w_ih[0])
-            validate.weights_agree(plain, spec, first, "weights.w_ih[0]")
-            packed = PrepackedWeights(plain, mode, backends.wanted(backend))
-            for name in backends.BACKENDS if packed.backend == "auto" else (packed.backend,):
-                chosen = backends.load(name)
-                reason = chosen.unavailable()
-                if reason is None:
-                    chosen.prepack(spec, plain, packed.cache)
-                elif packed.backend != "auto":
-                    raise BackendUnavailable(f"backend {name!r} cannot run here: {reason}")
-            return packed
+        first = weights.w_ih[0] if isinstance(weights, RNNWeights) else None
+        adapter = frameworks.adapter(first, backend)
+        if adapter is not None:
+            return cast(PrepackedWeights, adapter.prepack(weights, mode=mode, backend=backend))
+        return _prepack(weights, mode=mode, backend=backend)
+
+
+def _prepack(weights: RNNWeights, *, mode: str = "gru", backend: str = "auto") -> PrepackedWeights:
+    plain = _plain_weights(weights, mode)
+    spec = RNNSpec.of(plain, mode=mode)
+    with blame(spec=spec):
+        first = validate.data_array("weights.w_ih[0]", plain.w_ih[0])
+        validate.weights_agree(plain, spec, first, "weights.w_ih[0]")
+        packed = PrepackedWeights(plain, mode, backends.wanted(backend))
+        family = str(arrays.family(first))
+        frame = Frame(
+            spec,
+            make_plan(0, 0),
+            family,
+            arrays.namespace(family),
+            dtype=arrays.dtype_name(first),
+            device=arrays.device(first),
+            return_cell_states=False,
+        )
+        backends.load(backends.choose(backend, frame)).prepack(spec, plain, packed.cache)
+        return packed
+
+
+prepack.direct = _prepack  # type: ignore[attr-defined]
 
 
 def _plain_weights(weights: object, mode: str) -> RNNWeights:
@@ -633,45 +580,6 @@ def _plain_weights(weights: object, mode: str) -> RNNWeights:
     return validate.weights_object(weights)
 
 
-def _steps(
-    x: Any, mask: Any, lengths: Any, resets: Any, batch_first: bool
-) -> tuple[Array, tuple[int, ...], RaggedPlan]:
-    """Return the data of x, what stands before its features, and which of its steps happen."""
-    storage: HostInts | None
-    real: HostBools | None
-    if isinstance(x, PackedSequence):
-        for name, given in (("mask", mask), ("lengths", lengths), ("batch_first", batch_first)):
-            if given is not None and given is not False:
-                raise SpecError(
-                    f"`{name}` is given with a PackedSequence; expected neither mask, lengths nor "
-                    "batch_first",
-                    "A packed sequence knows which steps are real",
-                )
-        batch_sizes, order = validate.packed("x", x)
-        data = validate.packed_data(x)
-        storage = packed_storage(batch_sizes, order)
-        num_steps, batch_size = storage.shape
-        leading: tuple[int, ...] = (int(data.shape[0]),)
-        real = storage >= 0
-    else:
-        data = validate.input_array(x, batch_first)
-        leading = tuple(int(n) for n in data.shape[:2])
-        num_steps, batch_size = leading[::-1] if batch_first else leading
-        storage = batch_first_storage(num_steps, batch_size) if batch_first else None
-        real = None
-        if mask is not None and lengths is not None:
-            raise SpecError("`mask` and `lengths` are both given; expected one of them")
-        if mask is not None:
-            real = validate.step_mask("mask", mask, num_steps, batch_size, batch_first)
-        if lengths is not None:
-            host = validate.lengths(lengths, num_steps, batch_size)
-            real = np.arange(num_steps)[:, None] < host
-    cuts = None
-    if resets is not None:
-        cuts = validate.step_mask("resets", resets, num_steps, batch_size, batch_first)
-    return data, leading, make_plan(num_steps, batch_size, real, cuts, storage)
-
-
 def _initial_state(name: str, given: Array | None, storage: Storage, data: Array) -> Array:
     """Return the state `given`, or zeros."""
     spec, batch_size = storage.spec, storage.plan.batch_size
@@ -682,7 +590,7 @@ def _initial_state(name: str, given: Array | None, storage: Storage, data: Array
 
 
 def _dropout(
-    setup: _Setup, data: Array, training: bool, seed: int | None, given: Any
+    setup: Setup, data: Array, training: bool, seed: int | None, given: Any
 ) -> tuple[Array, ...]:
     """Return the mask of each layer boundary in packed order, the caller's or drawn."""
     storage = setup.storage
@@ -710,7 +618,8 @@ def _dropout(
 
 
 def _forward(call: _Call, keep: bool) -> Result:
-    return backends.load(call.setup.backend).forward(call.problem, keep)
+    with blame(spec=call.setup.frame.spec):
+        return backends.load(call.setup.backend).forward(call.problem, keep)
 
 
 def _outputs(call: _Call, result: Result) -> RNNOutput:

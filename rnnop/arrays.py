@@ -6,6 +6,7 @@ already imported: nobody can hold a torch tensor without torch in the process.
 
 from __future__ import annotations
 
+import weakref
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -26,7 +27,10 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 _PACKAGES = {"torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax"}
 
 
-@lru_cache(maxsize=256)
+# A plain dict: of every lru_cache that it meets, torch.compile warns its user.
+_FAMILIES: dict[type, str | None] = {}
+
+
 def _family_of_type(kind: type) -> str | None:
     if issubclass(kind, np.ma.MaskedArray | np.matrix):
         return None
@@ -47,7 +51,9 @@ def family(array: object) -> str | None:
     NumPy matrix, whose * is no elementwise product.
     """
     kind: type = type(array)
-    name = _family_of_type(kind)
+    if kind not in _FAMILIES:
+        _FAMILIES[kind] = _family_of_type(kind)
+    name = _FAMILIES[kind]
     if name in (None, "numpy") or hasattr(array, "ndim"):
         return name
     return None
@@ -74,10 +80,13 @@ def dtype_name(array: Array) -> str:
 
 
 def device(array: Array) -> Any:
-    """Return the device an array lies on; equal devices compare equal."""
+    """Return the device an array lies on; equal devices compare equal.
+
+    None for an array that JAX traces: it lies nowhere yet.
+    """
     if isinstance(array, np.ndarray):
         return "cpu"
-    return array.device
+    return getattr(array, "device", None)
 
 
 def to_host(array: object, name: str) -> npt.NDArray[Any]:
@@ -113,14 +122,14 @@ def from_host(xp: ModuleType, host: npt.NDArray[Any], like: Array) -> Array:
     """Return the NumPy array `host` as an array of the namespace `xp` on the device of `like`."""
     if isinstance(like, np.ndarray):
         return host
-    return xp.asarray(host, device=like.device)
+    return xp.asarray(host, device=device(like))
 
 
 def zeros(xp: ModuleType, shape: tuple[int, ...], like: Array) -> Array:
     """Return zeros of `shape` with the dtype and on the device of `like`."""
     if isinstance(like, np.ndarray):
         return np.zeros(shape, like.dtype)
-    return xp.zeros(shape, dtype=like.dtype, device=like.device)
+    return xp.zeros(shape, dtype=like.dtype, device=device(like))
 
 
 def in_float32(xp: ModuleType, array: Array) -> Array:
@@ -138,14 +147,50 @@ def take_rows(xp: ModuleType, array: Array, index: HostInts | None) -> Array:
     """
     if index is None:
         return array
-    if index.size and int(index.min()) < 0:
+    if _on_gpu(array):
+        places, misses = _kept_on_device(xp, index, array)
+    else:
+        places, misses = _places(index, array.shape[0])
+        places = from_host(xp, places, array)
+    if misses:
         array = xp.concat([array, zeros(xp, (1, *array.shape[1:]), array)], axis=0)
-        index = np.where(index < 0, array.shape[0] - 1, index)
-    return xp.take(array, from_host(xp, index, array), axis=0)
+    return xp.take(array, places, axis=0)
+
+
+def _places(index: HostInts, count: int) -> tuple[Any, bool]:
+    """Return an index with `count`, the row of zeros, in place of -1, and whether it occurs."""
+    misses = bool(index.size) and int(index.min()) < 0
+    return (np.where(index < 0, count, index) if misses else index), misses
+
+
+# Indices on a device, by the host's array, while that lives: a plan that is kept is not sent again.
+_ON_DEVICE: dict[Any, tuple[Array, bool]] = {}
+
+
+def _kept_on_device(xp: ModuleType, index: HostInts, array: Array) -> tuple[Any, bool]:
+    count = int(array.shape[0])
+    key = (id(index), count, device(array))
+    if key not in _ON_DEVICE:
+        places, misses = _places(index, count)
+        _ON_DEVICE[key] = from_host(xp, places, array), misses
+        weakref.finalize(index, _ON_DEVICE.pop, key, None)
+    return _ON_DEVICE[key]
+
+
+def _on_gpu(array: Array) -> bool:
+    """Return whether an array lies on a GPU, and nobody traces what is done with it."""
+    if isinstance(array, np.ndarray):
+        return False
+    kind = family(array)
+    if kind == "torch":
+        return type(array).__name__ == "Tensor" and bool(array.is_cuda)
+    return kind == "cupy"
 
 
 def copy(xp: ModuleType, array: Array) -> Array:
     """Return a C-contiguous copy that shares no memory."""
     if isinstance(array, np.ndarray):
         return np.array(array, order="C")
+    if family(array) == "torch":
+        return array.clone(memory_format=xp.contiguous_format)
     return xp.asarray(array, copy=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from . import flags, log
 from .arrays import Array
@@ -21,7 +21,7 @@ from .spec import RNNSpec
 from .weights import RNNWeights
 
 # In the order in which `auto` tries them.
-BACKENDS = {"cpu": "rnnop.cpu", "reference": "rnnop.reference"}
+BACKENDS = {"cpu": "rnnop.cpu", "cudnn": "rnnop.cudnn", "reference": "rnnop.reference"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +130,11 @@ class Gradients:
     dc0: Array | None
 
 
+Prepared: TypeAlias = Callable[[Array, Array, Array | None], tuple[Array, Array, Array | None]]
+"""A forward with all made ready but its data: from x, h0 and c0, as of a `Problem`, it returns y,
+h_n and c_n, as of a `Result`. They must be C-contiguous, and of the dtype of the frame."""
+
+
 class Backend(Protocol):
     """What a package in the table must offer."""
 
@@ -153,6 +158,9 @@ class Backend(Protocol):
 
     def forward(self, problem: Problem, keep: bool) -> Result:
         """Run the network, keeping what the backward needs if `keep`."""
+
+    def prepared(self, problem: Problem) -> Prepared | None:
+        """Return a quicker way to call `forward` again with other data; None if there is none."""
 
     def backward(self, problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
         """Run the gradient of the network."""

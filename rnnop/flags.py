@@ -7,6 +7,7 @@ refused by name.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .errors import SpecError
@@ -18,7 +19,7 @@ _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 class Flag:
     """One environment variable: its default, the values it takes, and what it does.
 
-    `choices` is None for a whole number.
+    `choices` is None for a whole number, and empty for any text, such as a path.
     """
 
     name: str
@@ -33,7 +34,7 @@ FLAGS: dict[str, Flag] = {
         Flag(
             "RNNOP_BACKEND",
             "auto",
-            ("auto", "cpu", "reference"),
+            ("auto", "cpu", "cudnn", "reference"),
             "the backend of every call that does not name one",
         ),
         Flag(
@@ -60,12 +61,80 @@ FLAGS: dict[str, Flag] = {
             ("auto", "avx512", "avx2", "neon", "generic"),
             "the instruction set of the CPU engine; auto for the best that the machine has",
         ),
+        Flag(
+            "RNNOP_CUDNN_PATH",
+            "search",
+            (),
+            "the file libcudnn.so.9 or libcudnn.so.8, or its folder; search for the usual places",
+        ),
+        Flag(
+            "RNNOP_ALLOW_TENSOR_CORE",
+            "1",
+            tuple(_BOOLEANS),
+            "tensor cores for float16 and bfloat16 data",
+        ),
+        Flag(
+            "RNNOP_TENSOR_OP_ALLOW_CONVERSION",
+            "0",
+            tuple(_BOOLEANS),
+            "with RNNOP_ALLOW_TENSOR_CORE: cuDNN may round float32 and float64 data down for "
+            "tensor cores",
+        ),
+        Flag(
+            "RNNOP_ALLOW_TF32",
+            "0",
+            tuple(_BOOLEANS),
+            "cuDNN may compute products of float32 data in TF32",
+        ),
+        Flag(
+            "RNNOP_CUDNN_ALGO",
+            "auto",
+            (
+                "auto",
+                "standard",
+                "persist_static",
+                "persist_dynamic",
+                "persist_static_small_h",
+                "benchmark",
+            ),
+            "cuDNN's algorithm; benchmark times those that can run a problem, once, and keeps "
+            "the fastest",
+        ),
+        Flag(
+            "RNNOP_CUDNN_LAYOUT",
+            "auto",
+            ("auto", "padded", "packed"),
+            "how cuDNN is given a ragged batch; auto is packed",
+        ),
+        Flag(
+            "RNNOP_PLAN_CACHE",
+            "64",
+            None,
+            "plans, each with its cuDNN descriptors, kept for every thread and device",
+        ),
+        Flag(
+            "RNNOP_CHECK",
+            "0",
+            tuple(_BOOLEANS),
+            "fill fresh device memory with NaN and wait after each cuDNN call, to find bugs",
+        ),
     )
 }
 
 
+# Variables of others, which say where their libraries are.
+FOREIGN = ("CONDA_PREFIX", "CUDNN_PATH", "CUDNN_HOME", "CUDA_HOME", "CUDA_PATH")
+
+
+def foreign(name: str) -> str | None:
+    """Return the value of a variable of `FOREIGN`; None when it is unset or empty."""
+    return os.environ.get(FOREIGN[FOREIGN.index(name)]) or None
+
+
 def read(name: str) -> str:
-    """Return the value of the variable `name` in lower case, or its default when it is unset.
+    """Return the value of the variable `name`, or its default when it is unset.
+
+    It is in lower case, unless any text will do.
 
     Raises
     ------
@@ -76,6 +145,8 @@ def read(name: str) -> str:
     raw = os.environ.get(name)
     if raw is None:
         return flag.default
+    if flag.choices == ():
+        return raw.strip() or flag.default
     value = raw.strip().lower()
     right = value.isdecimal() if flag.choices is None else value in flag.choices
     if not right:
@@ -85,6 +156,11 @@ def read(name: str) -> str:
             f"Unset {name} for its default, {flag.default}",
         )
     return value
+
+
+def raw(names: Iterable[str]) -> tuple[str | None, ...]:
+    """Return variables as they are, unchecked: what a call that was checked is known by."""
+    return tuple(map(os.environ.get, names))
 
 
 def integer(name: str) -> int:

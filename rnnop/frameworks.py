@@ -6,15 +6,29 @@ arrays to a backend and the gradients back, and knows neither mathematics nor sh
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from . import arrays, backends
 from .packing import PackedSequence
 
-# By family of the arrays.
-ADAPTERS: dict[str, str] = {}
+
+def _jax() -> ModuleType:
+    from . import jax
+
+    return jax
+
+
+def _torch() -> ModuleType:
+    from . import torch
+
+    return torch
+
+
+# By family of the arrays: what imports it. torch.compile sees through an import statement, and
+# through nothing else that imports.
+ADAPTERS: dict[str, Callable[[], ModuleType]] = {"jax": _jax, "torch": _torch}
 
 
 def adapter(x: Any, backend: str) -> ModuleType | None:
@@ -28,4 +42,4 @@ def adapter(x: Any, backend: str) -> ModuleType | None:
     family = arrays.family(x.data if isinstance(x, PackedSequence) else x)
     if family not in ADAPTERS or backends.wanted(backend) == "reference":
         return None
-    return importlib.import_module(ADAPTERS[family])
+    return ADAPTERS[family]()

@@ -102,6 +102,18 @@ class RaggedPlan:
         return all(index is self.rows or np.array_equal(index, every) for index in indices)
 
     @cached_property
+    def entered(self) -> tuple[HostInts, HostInts]:
+        """Forward and backward: the (N,) segment that a row's initial state enters, -1 for none."""
+        forward, backward = self.enter
+        return invert(forward, self.batch_size), invert(backward, self.batch_size)
+
+    @cached_property
+    def left(self) -> tuple[HostInts, HostInts]:
+        """Forward and backward: the (S,) row whose final state a segment's is, -1 for none."""
+        forward, backward = self.leave
+        return invert(forward, self.num_segments), invert(backward, self.num_segments)
+
+    @cached_property
     def flip(self) -> HostInts:
         """(total,) The permutation, its own inverse, that turns each segment back to front."""
         segment = np.concatenate([np.arange(n) for n in self.batch_sizes] or [np.arange(0)])

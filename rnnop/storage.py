@@ -11,9 +11,9 @@ from types import ModuleType
 
 import numpy as np
 
-from .arrays import Array, from_host, take_rows
+from .arrays import Array, HostInts, from_host, take_rows
 from .packing import PackedSequence
-from .ragged import RaggedPlan, invert
+from .ragged import RaggedPlan
 from .spec import RNNSpec
 
 
@@ -74,8 +74,7 @@ class Storage:
 
     def states_in_transposed(self, dsegments: Array) -> Array:
         """Give each row the gradient of its initial state: (L*D, S, F) to (L*D, N, F)."""
-        enter = [invert(index, self.plan.batch_size) for index in self.plan.enter]
-        return self._each(dsegments, enter)
+        return self._each(dsegments, self.plan.entered)
 
     def states_out(self, segments: Array, initial: Array) -> Array:
         """Give each row its final state, its initial one where no step is real: (L*D, N, F)."""
@@ -83,8 +82,7 @@ class Storage:
 
     def states_out_transposed(self, dstates: Array) -> Array:
         """Give each segment the gradient of its final state: (L*D, N, F) to (L*D, S, F)."""
-        leave = [invert(index, self.plan.num_segments) for index in self.plan.leave]
-        return self._each(dstates, leave)
+        return self._each(dstates, self.plan.left)
 
     def _passed_through(self, states: Array, others: Array) -> Array:
         """Return `states`, but for the rows without a real step those of `others`."""
@@ -99,7 +97,7 @@ class Storage:
         """Return the gradient of initial states from that of segments and of final states."""
         return self._passed_through(self.states_in_transposed(dsegments), dfinal)
 
-    def _each(self, states: Array, index: tuple[np.ndarray, ...] | list[np.ndarray]) -> Array:
+    def _each(self, states: Array, index: tuple[HostInts, HostInts]) -> Array:
         """Gather the rows of every pseudo-layer with the index of its direction."""
         if self.plan.states_stay:
             return states

@@ -68,10 +68,10 @@ def same_place(name: str, array: Array, x: Array, like: str = "x") -> None:
             f"{arrays.LABELS[str(theirs)]} array; expected one family for all",
             "Convert one of them; RNNWeights.map applies a function to every weight",
         )
-    if arrays.device(array) != arrays.device(x):
+    places = arrays.device(array), arrays.device(x)
+    if None not in places and places[0] != places[1]:
         raise DTypeError(
-            f"`{name}` lies on {arrays.device(array)} and `{like}` on {arrays.device(x)}; "
-            "expected one device",
+            f"`{name}` lies on {places[0]} and `{like}` on {places[1]}; expected one device",
             "Move one of them",
         )
 

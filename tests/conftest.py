@@ -7,8 +7,11 @@ import os
 import pytest
 from hypothesis import settings
 
+from rnnop import setups
+
 settings.register_profile("rnnop", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("rnnop")
+os.environ.setdefault("KERAS_BACKEND", "torch")
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +19,9 @@ def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the variables of whoever runs the tests out of the environment."""
     for name in [name for name in os.environ if name.startswith("RNNOP_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def no_setups() -> None:
+    """Let no test find what another one, with another backend perhaps, has set up."""
+    setups.forget()

@@ -770,17 +770,16 @@ def test_a_wrong_flag_of_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_backend_that_is_named_runs_or_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = GRU.map(np.copy)  # that no call has seen
     monkeypatch.setattr("rnnop.reference.supports", lambda problem: "it is a Monday")
     with pytest.raises(rnnop.UnsupportedError) as caught:
-        rnnop.rnn(X, weights, backend="reference")
+        rnnop.rnn(X, GRU, backend="reference")
     assert str(caught.value) == (
         "rnn: backend 'reference' cannot run this call: it is a Monday. "
         "spec: gru(4->6, 2 layers). Asked for by backend='reference'."
     )
     monkeypatch.setenv("RNNOP_BACKEND", "reference")
     with pytest.raises(rnnop.UnsupportedError, match=r"Asked for by RNNOP_BACKEND=reference\.$"):
-        rnnop.rnn(X, weights)
+        rnnop.rnn(X, GRU)
 
 
 def test_a_failure_inside_says_nothing_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:

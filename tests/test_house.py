@@ -211,6 +211,18 @@ def test_every_flag_is_read_and_none_behind_the_tables_back() -> None:
             assert not re.search(r"\b(os\.environ|getenv)\b", text), name
 
 
+def test_every_variable_of_others_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [file.read_text() for name, file in sources() if name != "rnnop.flags"]
+    for name in flags.FOREIGN:
+        assert any(f'"{name}"' in text for text in texts), name
+        monkeypatch.setenv(name, "/a/Folder")
+        assert flags.foreign(name) == "/a/Folder"
+        monkeypatch.setenv(name, "")
+        assert flags.foreign(name) is None
+    with pytest.raises(ValueError, match="tuple"):
+        flags.foreign("HOME")
+
+
 @pytest.mark.parametrize("flag", flags.FLAGS.values(), ids=lambda flag: flag.name)
 def test_flags(flag: flags.Flag, monkeypatch: pytest.MonkeyPatch) -> None:
     assert flag.meaning
@@ -218,6 +230,12 @@ def test_flags(flag: flags.Flag, monkeypatch: pytest.MonkeyPatch) -> None:
     for choice in ("7",) if flag.choices is None else flag.choices:
         monkeypatch.setenv(flag.name, f" {choice.upper()} ")
         assert flags.read(flag.name) == choice
+    if flag.choices == ():
+        for text in ("/a/Folder", flag.default):
+            monkeypatch.setenv(flag.name, f" {text} ")
+            assert flags.read(flag.name) == text
+        monkeypatch.setenv(flag.name, " ")
+        assert flags.read(flag.name) == flag.default
     if flag.choices is None:
         assert flags.integer(flag.name) == 7
     elif set(flag.choices) == {"0", "1", "false", "true"}:

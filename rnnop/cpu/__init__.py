@@ -4,7 +4,16 @@
 `products.py` has the large products of the backward.
 """
 
-from .network import backward, compute_dtype, draws_dropout, forward, manner, supports, unavailable
+from .network import (
+    backward,
+    compute_dtype,
+    draws_dropout,
+    forward,
+    manner,
+    prepared,
+    supports,
+    unavailable,
+)
 from .panels import prepack
 
 __all__ = [
@@ -14,6 +23,7 @@ __all__ = [
     "forward",
     "manner",
     "prepack",
+    "prepared",
     "supports",
     "unavailable",
 ]

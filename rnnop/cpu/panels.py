@@ -15,7 +15,7 @@ from ..ragged import RaggedPlan
 from ..spec import RNNSpec
 from ..weights import RNNWeights
 from . import engine as c
-from .engine import pointer
+from .engine import address, pointer
 
 _Array = npt.NDArray[Any]
 
@@ -25,15 +25,15 @@ _GIVEN = ("w_ih", "w_hh", "w_hr", "b_ih", "b_hh", "peephole")
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Packed weights of one pseudo-layer, and the structure that points to them."""
+    """Packed weights of one pseudo-layer, and a reference to the structure that points to them."""
 
-    structure: c.Weights
+    reference: Any
     arrays: tuple[_Array | None, ...]
 
 
 def packed(
     engine: c.Engine,
-    described: list[c.Problem],
+    described: Sequence[Any],
     spec: RNNSpec,
     weights: RNNWeights,
     dtype: np.dtype[Any],
@@ -43,6 +43,7 @@ def packed(
 ) -> list[Packed]:
     """Return the packed weights of every pseudo-layer, for the forward or for the backward.
 
+    `described` refers to the engine's description of each.
     `cache` is that of prepacked weights: what it holds is not packed again.
     """
     if cache is None:
@@ -104,23 +105,23 @@ def describe(spec: RNNSpec, plan: RaggedPlan | None, k: int, threads: int) -> c.
 
 def _pack(
     engine: c.Engine,
-    described: list[c.Problem],
+    described: Sequence[Any],
     weights: RNNWeights,
     dtype: np.dtype[Any],
     backward: bool,
 ) -> list[Packed]:
     """Lay out the weights of every pseudo-layer, in one room."""
     functions = engine.of(dtype)
-    sizes = [functions.packed_size(byref(each), backward) for each in described]
+    sizes = [functions.packed_size(each, backward) for each in described]
     room = c.aligned(sum(sizes), dtype)
-    address = pointer(room) or 0
+    begin = address(room)
     found = []
     for k, (problem, size) in enumerate(zip(described, sizes, strict=True)):
         arrays = [_entry(getattr(weights, name), k, dtype) for name in _GIVEN]
         given, structure = c.Given(*map(pointer, arrays)), c.Weights()
-        functions.pack(byref(problem), byref(given), backward, address, byref(structure))
-        found.append(Packed(structure, (room, arrays[-1])))
-        address += size * dtype.itemsize
+        functions.pack(problem, byref(given), backward, begin, byref(structure))
+        found.append(Packed(byref(structure), (room, arrays[-1])))
+        begin += size * dtype.itemsize
     return found
 
 

@@ -16,21 +16,18 @@ What ONNX calls c in an LSTM and h in a GRU are g and n here. `linear_before_res
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import NamedTuple
 
-from .. import arrays, validate
+from .. import validate
 from ..arrays import Array
 from ..errors import ShapeError, SpecError, blame
-from ..spec import NUM_GATES, RNNSpec, check_mode
-from ..validate import weights_object
+from ..spec import NUM_GATES, check_mode
 from ..weights import RNNWeights
-from .common import both_biases_or_none
+from .common import GATES, PEEPHOLES, both_biases_or_none, namespace, network, reorder
 
-# The letters of rnnop's gates, in the order of their rows.
-_ONNX_GATES = {"rnn_relu": "i", "rnn_tanh": "i", "gru": "zrn", "lstm": "iofg"}
-_RNNOP_GATES = {"rnn_relu": "i", "rnn_tanh": "i", "gru": "rzn", "lstm": "ifgo"}
-_ONNX_PEEPHOLES, _RNNOP_PEEPHOLES = "iof", "ifo"
+# ONNX's order of the gates and peepholes, in rnnop's letters.
+_GATES = {"rnn_relu": "i", "rnn_tanh": "i", "gru": "zrn", "lstm": "iofg"}
+_PEEPHOLES = "iof"
 
 
 class ONNXWeights(NamedTuple):
@@ -112,14 +109,12 @@ def from_onnx(
             if given is not None or name == "R":
                 expected = (num_directions, *sizes)
                 validate.shaped_like(name, given, expected, f"(num_directions, {axes})", W, "W")
-        xp = arrays.namespace(str(arrays.family(W)))
 
         def gates(array: Array) -> Array:
-            return _reorder(xp, array, _ONNX_GATES[mode], _RNNOP_GATES[mode])
+            return reorder(array, _GATES[mode], GATES[mode])
 
         def peephole(array: Array) -> Array:
-            blocks = xp.reshape(array, (3, hidden_size))
-            return _reorder(xp, blocks, _ONNX_PEEPHOLES, _RNNOP_PEEPHOLES)
+            return reorder(array.reshape((3, hidden_size)), _PEEPHOLES, PEEPHOLES)
 
         directions = range(num_directions)
         return RNNWeights(
@@ -158,29 +153,17 @@ def to_onnx(weights: RNNWeights, *, mode: str) -> ONNXWeights:
         The mode is unknown, or there is what no ONNX operator has: a second layer, a projection.
     """
     with blame("to_onnx"):
-        weights_object(weights)
-        spec = RNNSpec.of(weights, mode=mode)
-        with blame(spec=spec):
-            if spec.num_layers > 1:
-                raise SpecError(
-                    f"`weights` have {spec.num_layers} layers; an ONNX operator has one",
-                    "Make one operator for each layer",
-                )
-            if weights.w_hr is not None:
-                raise SpecError("`weights.w_hr` is given; ONNX's LSTM has no projection")
-            first = validate.data_array("weights.w_ih[0]", weights.w_ih[0])
-            validate.weights_agree(weights, spec, first, "weights.w_ih[0]")
-        xp = arrays.namespace(str(arrays.family(first)))
+        checked, _ = network(weights, mode, "an ONNX operator", "layers", "projection")
+        full = both_biases_or_none(checked)
+        xp = namespace(full.w_ih[0])
 
         def gates(array: Array) -> Array:
-            return _reorder(xp, array, _RNNOP_GATES[mode], _ONNX_GATES[mode])
+            return reorder(array, GATES[mode], _GATES[mode])
 
         def peephole(array: Array) -> Array:
-            blocks = _reorder(xp, array, _RNNOP_PEEPHOLES, _ONNX_PEEPHOLES)
-            return xp.reshape(blocks, (3 * spec.hidden_size,))
+            return reorder(array, PEEPHOLES, _PEEPHOLES).reshape(-1)
 
-        W, R = (xp.stack([gates(w) for w in each]) for each in (weights.w_ih, weights.w_hh))
-        full = both_biases_or_none(weights)
+        W, R = (xp.stack([gates(w) for w in each]) for each in (full.w_ih, full.w_hh))
         B = P = None
         if full.b_ih is not None and full.b_hh is not None:
             pairs = zip(full.b_ih, full.b_hh, strict=True)
@@ -188,10 +171,3 @@ def to_onnx(weights: RNNWeights, *, mode: str) -> ONNXWeights:
         if full.peephole is not None:
             P = xp.stack([peephole(p) for p in full.peephole])
         return ONNXWeights(W, R, B, P)
-
-
-def _reorder(xp: ModuleType, array: Array, given: str, wanted: str) -> Array:
-    """Return a copy with the equal blocks of the first axis in another order."""
-    size = array.shape[0] // len(given)
-    begins = [size * given.index(gate) for gate in wanted]
-    return xp.concat([array[begin : begin + size] for begin in begins], axis=0)

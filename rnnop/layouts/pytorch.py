@@ -14,11 +14,12 @@ layers in both directions, with G gates:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..arrays import Array
 from ..errors import DTypeError, SpecError, blame
+from ..spec import check_bool
 from ..validate import weights_object
 from ..weights import RNNWeights
 from .common import both_biases_or_none
@@ -31,6 +32,8 @@ _FIELDS = {
     "weight_hr": "w_hr",
 }
 _NAME = re.compile(rf"({'|'.join(_FIELDS)})_l(0|[1-9][0-9]*)(_reverse)?")
+_CELL_NAME = re.compile("((?:weight|bias)_[ih]h)()()")  # no layer, no direction
+_EXAMPLES = ("weight_ih_l0", "bias_hh_l1_reverse")
 
 
 def from_pytorch(source: Any, *, prefix: str = "") -> RNNWeights:
@@ -39,8 +42,8 @@ def from_pytorch(source: Any, *, prefix: str = "") -> RNNWeights:
     Parameters
     ----------
     source : module or mapping of str to array
-        A `torch.nn.RNN`, `GRU` or `LSTM` (whatever has a `state_dict`), or names and arrays as in
-        its state dict, of any array family.
+        A `torch.nn.RNN`, `GRU` or `LSTM`, or a cell `RNNCell`, `GRUCell` or `LSTMCell` (whatever
+        has a `state_dict`), or names and arrays as in its state dict, of any array family.
     prefix : str
         Read only the names that begin with it, such as ``"encoder.rnn."`` in the state dict of a
         larger module.
@@ -83,20 +86,22 @@ def from_pytorch(source: Any, *, prefix: str = "") -> RNNWeights:
             for name, array in mapping.items()
             if str(name).startswith(prefix)
         }
+        cell = "weight_ih" in named
         present = {"weight_ih", "weight_hh"}
         num_layers, bidirectional = 1, False
         for name in named:
-            match = _NAME.fullmatch(name)
+            match = (_CELL_NAME if cell else _NAME).fullmatch(name)
             if match is None:
+                examples = ("weight_ih", "bias_hh") if cell else _EXAMPLES
                 raise SpecError(
-                    f"`source` has the name {prefix + name!r}; expected {prefix}weight_ih_l0, "
-                    f"{prefix}bias_hh_l1_reverse and the like only",
+                    f"`source` has the name {prefix + name!r}; expected "
+                    f"{', '.join(prefix + example for example in examples)} and the like only",
                     "`prefix` picks one nn.RNN, GRU or LSTM out of a larger module",
                 )
             part, layer, backward = match.groups()
             present.add(part)
-            num_layers = max(num_layers, int(layer) + 1)
-            bidirectional = bidirectional or backward is not None
+            num_layers = max(num_layers, int(layer or 0) + 1)
+            bidirectional = bidirectional or bool(backward)
 
         def entry(name: str) -> Array:
             if name not in named:
@@ -107,21 +112,24 @@ def from_pytorch(source: Any, *, prefix: str = "") -> RNNWeights:
                 )
             return named[name]
 
+        suffixes = _suffixes(num_layers, bidirectional, cell)
         fields = {
-            field: tuple(entry(part + suffix) for suffix in _suffixes(num_layers, bidirectional))
+            field: tuple(entry(part + suffix) for suffix in suffixes)
             for part, field in _FIELDS.items()
             if part in present
         }
         return RNNWeights(**fields, bidirectional=bidirectional)
 
 
-def to_pytorch(weights: RNNWeights) -> dict[str, Array]:
+def to_pytorch(weights: RNNWeights, *, cell: bool = False) -> dict[str, Array]:
     """Return weights under the names, and in the order, of a torch state dict.
 
     Parameters
     ----------
     weights : RNNWeights
         Of any array family.
+    cell : bool
+        Whether the names are those of `RNNCell`, `GRUCell` and `LSTMCell`.
 
     Returns
     -------
@@ -135,10 +143,18 @@ def to_pytorch(weights: RNNWeights) -> dict[str, Array]:
         `weights` are not RNNWeights.
     SpecError
         They have what no torch module has: peepholes, or a projection that is not smaller than
-        the hidden size.
+        the hidden size. Or they are to be a cell, and have a second layer or direction, or a
+        projection.
     """
     with blame("to_pytorch"):
         weights_object(weights)
+        check_bool("cell", cell)
+        if cell and (len(weights.w_ih) > 1 or weights.w_hr is not None):
+            raise SpecError(
+                f"`weights` have {weights.num_layers} layer(s), {weights.num_directions} "
+                f"direction(s) and {'a' if weights.w_hr else 'no'} projection; a cell has one "
+                "layer, one direction and no projection"
+            )
         if weights.peephole is not None:
             raise SpecError("`weights.peephole` is given; PyTorch's LSTM has no peepholes")
         if weights.w_hr is not None and weights.w_hr[0].shape[0] >= weights.w_hr[0].shape[1]:
@@ -147,17 +163,18 @@ def to_pytorch(weights: RNNWeights) -> dict[str, Array]:
                 "(proj_size, hidden_size) with proj_size < hidden_size"
             )
         full = both_biases_or_none(weights)
+        suffixes = _suffixes(weights.num_layers, weights.bidirectional, cell)
         return {
             part + suffix: getattr(full, field)[k]
-            for k, suffix in enumerate(_suffixes(weights.num_layers, weights.bidirectional))
+            for k, suffix in enumerate(suffixes)
             for part, field in _FIELDS.items()
             if getattr(full, field) is not None
         }
 
 
-def _suffixes(num_layers: int, bidirectional: bool) -> Iterator[str]:
-    """Yield what torch appends to the names of each pseudo-layer."""
-    for layer in range(num_layers):
-        yield f"_l{layer}"
-        if bidirectional:
-            yield f"_l{layer}_reverse"
+def _suffixes(num_layers: int, bidirectional: bool, cell: bool) -> list[str]:
+    """Return what torch appends to the names of each pseudo-layer: nothing to those of a cell."""
+    if cell:
+        return [""]
+    directions = ("", "_reverse") if bidirectional else ("",)
+    return [f"_l{layer}{direction}" for layer in range(num_layers) for direction in directions]

@@ -12,6 +12,7 @@ from .sequence import (
     forward,
     manner,
     prepack,
+    prepared,
     supports,
     unavailable,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "forward",
     "manner",
     "prepack",
+    "prepared",
     "supports",
     "unavailable",
 ]

@@ -1,0 +1,165 @@
+"""cuDNN against the reference: every case, dtype, layout and version, through the stand-in.
+
+What is drawn from cuDNN's own generator is in test_cudnn_dropout.py; nothing else is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cudnn_on_host
+import numpy as np
+import pytest
+from agreement import assert_right, assert_same, outputs_of
+from cases import CELLS, CORE, TINY, WIDE, Case, widened
+from cudnn_on_host import Double
+
+import rnnop
+from rnnop.cudnn import pieces
+
+NOT_IN_CUDNN = {
+    "activations": "cuDNN has no custom `activations`",
+    "reset_after": "cuDNN has no `reset_after=False`: its GRU applies r after the product",
+    "peephole": "cuDNN has no `weights.peephole`",
+    "proj_clip": "cuDNN has no `proj_clip`",
+    "gate_clip": "cuDNN has no `gate_clip`",
+    "input_forget": "cuDNN has no `input_forget`",
+}
+
+
+def reasons(case: Case) -> list[str]:
+    """Return every reason for which cuDNN cannot run a case."""
+    found = [reason for name, reason in NOT_IN_CUDNN.items() if name in case.features]
+    if CELLS[case.cell].projection and case.P == case.H:
+        found.append(f"cuDNN has no projection to hidden_size = {case.H} itself, only to less")
+    return found
+
+
+def draws(case: Case) -> bool:
+    """Return whether cuDNN draws the dropout masks of a case."""
+    return case.by_seed and not case.cell_states
+
+
+RUN = [case for case in CORE + WIDE + TINY if not reasons(case) and not draws(case)]
+FEW = [case for case in RUN if case not in WIDE]
+REFUSED = [case for case in CORE + TINY if reasons(case)]
+RAGGED = [
+    case
+    for case in FEW
+    if case.steps not in ("dense", "lengths_full", "lengths_one", "resets_everywhere")
+]
+VERSIONS = ["8.9.7", "9.1.0", "9.10.2"]
+
+
+def every(cases: list[Case]) -> Any:
+    slow = {True: pytest.mark.slow, False: ()}
+    return pytest.mark.parametrize(
+        "case", [pytest.param(case, id=case.id, marks=slow[case in WIDE]) for case in cases]
+    )
+
+
+@pytest.fixture(autouse=True)
+def double(monkeypatch: pytest.MonkeyPatch) -> Double:
+    return cudnn_on_host.use(monkeypatch)
+
+
+def cotangents(case: Case, dtype: str) -> dict[str, Any]:
+    """Return all but that of the cell states of every step, which cuDNN does not take."""
+    given = case.cotangents(dtype, masked=np.nan)
+    given.pop("dc", None)
+    return given
+
+
+def check(case: Case, dtype: str = "float64") -> None:
+    assert_right(case.call(dtype, masked=np.nan), cotangents(case, dtype), "cudnn", dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@every(RUN)
+def test_all_results_are_the_references(case: Case, dtype: str) -> None:
+    check(case, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@every([case for case in FEW if "cell_clip" not in case.features])
+def test_halves(case: Case, dtype: str) -> None:
+    check(case, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@every([case for case in FEW if "cell_clip" in case.features])
+def test_outputs_of_halves_with_a_clip(case: Case, dtype: str) -> None:
+    """A final cell state comes rounded, maybe to the other side of a bound: so much for dc_n."""
+    call = case.call(dtype, masked=np.nan)
+    wanted = outputs_of(widened(call).rnn(backend="reference"))
+    assert_same(outputs_of(call.rnn(backend="cudnn")), wanted, "cudnn", dtype)
+
+
+@every(FEW)
+def test_inference_gives_what_training_gives(case: Case, double: Double) -> None:
+    call = case.call("float32")
+    bits = [
+        {name: array.tobytes() for name, array in outputs_of(out).items()}
+        for out in (call.rnn(backend="cudnn"), call.rnn_vjp(backend="cudnn")[0])
+    ]
+    if case.dropout == "none":  # else the seed counts, and it does
+        assert bits[0] == bits[1]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@every([case for case in RUN if case in TINY])
+def test_all_versions(case: Case, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn_on_host.use(monkeypatch, version)
+    check(case)
+
+
+@every(RAGGED)
+def test_padded(case: Case, double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNOP_CUDNN_LAYOUT", "padded")
+    check(case)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@every([case for case in RAGGED if case in TINY])
+def test_padded_in_all_versions(case: Case, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNOP_CUDNN_LAYOUT", "padded")
+    cudnn_on_host.use(monkeypatch, version)
+    check(case)
+
+
+# More steps and more segments than one call takes
+
+
+@pytest.mark.parametrize(
+    ("steps", "segments", "layout"),
+    [(3, 100, "packed"), (2, 100, "padded"), (100, 1, "packed"), (2, 2, "packed")],
+)
+@every(FEW)
+def test_in_pieces(
+    case: Case,
+    steps: int,
+    segments: int,
+    layout: str,
+    double: Double,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RNNOP_CUDNN_LAYOUT", layout)
+    monkeypatch.setenv("CUDNN_DOUBLE_MAX_BATCH", str(segments))
+    monkeypatch.setattr(pieces, "MOST_STEPS", steps)
+    check(case)
+    assert double.last("T") <= steps
+    assert double.last("N") <= segments
+
+
+# What cuDNN has not
+
+
+@every(REFUSED)
+def test_what_cudnn_has_not_is_refused_by_name(case: Case, double: Double) -> None:
+    for function in (case.call().rnn, case.call().rnn_vjp):
+        with pytest.raises(rnnop.UnsupportedError) as caught:
+            function(backend="cudnn")
+        head, _, reason = caught.value.fact.partition(": ")
+        assert head == "backend 'cudnn' cannot run this call"
+        assert reason in reasons(case)
+    assert double.calls("cudnnRNNForward") == double.calls("cudnnCreateRNNDescriptor") == 0
