@@ -103,10 +103,14 @@ def make_inputs(
 Activations = list[tuple[Any, ...]] | None
 
 
-def run_onnxruntime(
-    op: str, inputs: dict[str, Array], activations: Activations, attributes: dict[str, Any]
-) -> list[Array]:
-    """Return Y, Y_h and, of an LSTM, Y_c."""
+def make_model(
+    op: str,
+    inputs: dict[str, Array],
+    activations: Activations,
+    attributes: dict[str, Any],
+    opset: int = OPSET,
+) -> Any:
+    """Return a model of one operator: to Y, Y_h and, of an LSTM, Y_c."""
     if activations is not None:
         attributes = {"activations": [name for name, *_ in activations], **attributes}
         # A flat list for all functions that take the parameter, in their order.
@@ -117,31 +121,40 @@ def run_onnxruntime(
     names = [name if name in inputs else "" for name in INPUTS[: 8 if op == "LSTM" else 6]]
     outputs = {"Y": 4, "Y_h": 3} | ({"Y_c": 3} if op == "LSTM" else {})
     hidden_size = inputs["R"].shape[2]
+    types = {
+        name: onnx.helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in inputs.items()
+    }
     node = onnx.helper.make_node(op, names, list(outputs), hidden_size=hidden_size, **attributes)
     graph = onnx.helper.make_graph(
         [node],
         "one_operator",
         [
-            onnx.helper.make_tensor_value_info(
-                name, onnx.helper.np_dtype_to_tensor_dtype(inputs[name].dtype), inputs[name].shape
-            )
+            onnx.helper.make_tensor_value_info(name, types[name], inputs[name].shape)
             for name in names
             if name
         ],
         [
-            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None] * axes)
+            onnx.helper.make_tensor_value_info(name, types["X"], [None] * axes)
             for name, axes in outputs.items()
         ],
     )
-    opset = onnx.helper.make_opsetid("", OPSET)
-    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION)
+    imports = [onnx.helper.make_opsetid("", opset)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
     onnx.checker.check_model(model)
+    return model
+
+
+def run_onnxruntime(
+    op: str, inputs: dict[str, Array], activations: Activations, attributes: dict[str, Any]
+) -> list[Array]:
+    """Return Y, Y_h and, of an LSTM, Y_c."""
+    model = make_model(op, inputs, activations, attributes)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    found: list[Array] = session.run(None, {name: inputs[name] for name in names if name})
+    found: list[Array] = session.run(None, inputs)
     return found
 
 
