@@ -1,0 +1,137 @@
+"""What runs an RSSM: the table, what each backend is given and gives back.
+
+Three forms share one loop over time: known actions, an actor, and known actions with embeddings.
+All data is time-major here, all three are the same problem with other fields, and `step` is a
+rollout of one step.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+from .. import backends
+from ..arrays import Array
+from ..errors import UnsupportedError
+from .spec import RSSMSpec
+from .weights import RSSMGrads, RSSMWeights
+
+# In the order in which `auto` tries them.
+BACKENDS = {"reference": "rnnop.rssm.reference"}
+
+Actor = Callable[[Array, Array], tuple[Array, Any]]
+"""(state, belief) -> (action, vjp); vjp(daction) -> (dstate, dbelief, *parameters)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One checked call in time-major order.
+
+    Attributes
+    ----------
+    family, dtype : str
+        Of all arrays.
+    state, belief : array (N, S) and (N, H)
+        Before the first step.
+    noise : array (T, N, S or S / K)
+        What draws each state.
+    actions : array (T, N, A) or None
+        None with an actor.
+    embeds : array (T, N, E) or None
+        With them, the state is drawn from the posterior.
+    is_first : array (T, N) of bool, or None
+        Where an episode begins.
+    actor : callable or None
+        See `Actor`; its vjp may be None in a forward that keeps nothing.
+    """
+
+    weights: RSSMWeights
+    xp: ModuleType
+    family: str
+    dtype: str
+    state: Array
+    belief: Array
+    noise: Array
+    actions: Array | None = None
+    embeds: Array | None = None
+    is_first: Array | None = None
+    actor: Actor | None = None
+
+    @property
+    def form(self) -> str:
+        """'rollout', 'imagine' or 'observe'."""
+        if self.actor is not None:
+            return "imagine"
+        return "rollout" if self.embeds is None else "observe"
+
+
+Steps = dict[str, Array]
+"""Results or cotangents of all steps, time-major, by the names of `step_shapes`.
+
+Cotangents may lack a name: it counts as zeros.
+"""
+
+
+def step_shapes(spec: RSSMSpec, form: str) -> dict[str, tuple[int, ...]]:
+    """Return what each step of a form has, in the order of the outputs: names and shapes of a row.
+
+    The forms are 'rollout', 'imagine' and 'observe'.
+    """
+    S, classes = spec.state_size, int(spec.num_classes or 1)
+    of: dict[str, tuple[int, ...]] = {"mean": (S,), "std": (S,)}
+    if spec.latent == "categorical":
+        of = {"logits": (S // classes, classes)}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for which in ("prior_", "posterior_") if form == "observe" else ("",):
+        shapes |= {which + name: shape for name, shape in of.items()}
+    shapes |= {"state": (S,), "belief": (spec.belief_size,)}
+    return shapes | ({"action": (spec.action_size,)} if form == "imagine" else {})
+
+
+class Backend(Protocol):
+    """What a module in the table must offer."""
+
+    def unavailable(self) -> str | None:
+        """Return None, or the reason why it cannot run here."""
+
+    def supports(self, problem: Problem) -> str | None:
+        """Return None, or the reason why it cannot run such a problem."""
+
+    def forward(self, problem: Problem, keep: bool) -> tuple[Steps, Any]:
+        """Run the model; return the steps, and with `keep` what the backward needs."""
+
+    def backward(self, problem: Problem, saved: Any, cotangents: Steps) -> RSSMGrads:
+        """Run the gradient of the forward, with actions and embeddings time-major."""
+
+
+@functools.cache
+def load(name: str) -> Backend:
+    """Import the backend called `name` at its first use."""
+    return cast(Backend, importlib.import_module(BACKENDS[name]))
+
+
+def choose(backend: str, problem: Problem) -> Backend:
+    """Return the backend for a call: the one named, or the first that can.
+
+    Raises
+    ------
+    SpecError
+        There is no backend of that name.
+    UnsupportedError
+        The one that was named cannot run this call, or runs no RSSM at all.
+    """
+    name = backends.wanted(backend)
+    if name not in ("auto", *BACKENDS):
+        raise UnsupportedError(
+            f"backend {name!r} runs no RSSM; expected auto, {', '.join(BACKENDS)}"
+        )
+    for each in BACKENDS if name == "auto" else (name,):
+        chosen = load(each)
+        reason = chosen.unavailable() or chosen.supports(problem)
+        if reason is None:
+            return chosen
+    raise UnsupportedError(f"backend {each!r} cannot run this call: {reason}")
