@@ -205,7 +205,7 @@ class Engine:
         return self._functions[dtype.itemsize]
 
 
-def _built() -> dict[str, Path]:
+def built() -> dict[str, Path]:
     """Return the libraries that were built, best first."""
     folder = Path(__file__).parent
     found = {}
@@ -221,17 +221,17 @@ def _built() -> dict[str, Path]:
 @functools.lru_cache(maxsize=1)
 def available() -> tuple[str, ...]:
     """Return the instruction sets that were built and that this machine runs, best first."""
-    built = _built()
-    base = next((isa for isa in ("generic", "neon") if isa in built), None)
+    found = built()
+    base = next((isa for isa in ("generic", "neon") if isa in found), None)
     if base is None:
         return ()
-    level = Engine(base, built[base]).level
-    return tuple(isa for isa in built if (needed := _VARIANTS[isa]) is None or level >= needed)
+    level = Engine(base, found[base]).level
+    return tuple(isa for isa in found if (needed := _VARIANTS[isa]) is None or level >= needed)
 
 
 @functools.lru_cache(maxsize=8)
 def _engine(isa: str) -> Engine:
-    return Engine(isa, _built()[isa])
+    return Engine(isa, built()[isa])
 
 
 def why_unavailable() -> str | None:

@@ -47,13 +47,14 @@ static void *rnnop_aligned(size_t bytes)
 #define NAME(name) name##_f32
 #define ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
 #define MANTISSA_BITS 23
-#define SMALLEST_EXP -87.0f
+#define LARGEST_EXP 87.0f
 #define LN2_HIGH 0.693359375f
 #define LN2_LOW -2.12194440054690583e-4f
-#define TAYLOR_DEGREE 7
-#define TAYLOR rnnop_taylor_f32
-static const float TAYLOR[] = {1.0f,        1.0f,         1.0f / 2,    1.0f / 6,
-                               1.0f / 24,   1.0f / 120,   1.0f / 720,  1.0f / 5040};
+#define EXP_DEGREE 6
+#define EXP_SERIES rnnop_exp_f32
+/* The polynomial of its degree with the least relative error, 3e-9. */
+static const float EXP_SERIES[] = {1.0f,           1.0f,           4.999999404e-1f, 1.666651964e-1f,
+                                   4.166839272e-2f, 8.368755691e-3f, 1.381451730e-3f};
 #include "typed.h"
 #undef REAL
 #undef LANES_ARE
@@ -61,11 +62,11 @@ static const float TAYLOR[] = {1.0f,        1.0f,         1.0f / 2,    1.0f / 6,
 #undef NAME
 #undef ROUND_MAGIC
 #undef MANTISSA_BITS
-#undef SMALLEST_EXP
+#undef LARGEST_EXP
 #undef LN2_HIGH
 #undef LN2_LOW
-#undef TAYLOR_DEGREE
-#undef TAYLOR
+#undef EXP_DEGREE
+#undef EXP_SERIES
 
 #define REAL double
 #define LANES_ARE(count) (VECTOR_BYTES == 8 * (count))
@@ -73,12 +74,13 @@ static const float TAYLOR[] = {1.0f,        1.0f,         1.0f / 2,    1.0f / 6,
 #define NAME(name) name##_f64
 #define ROUND_MAGIC 6755399441055744.0 /* 1.5 * 2^52 */
 #define MANTISSA_BITS 52
-#define SMALLEST_EXP -708.0
+#define LARGEST_EXP 708.0
 #define LN2_HIGH 0.693147180369123816490
 #define LN2_LOW 1.90821492927058770002e-10
-#define TAYLOR_DEGREE 13
-#define TAYLOR rnnop_taylor_f64
-static const double TAYLOR[] = {1.0,
+#define EXP_DEGREE 13
+#define EXP_SERIES rnnop_exp_f64
+/* Taylor's, whose remainder is below half a unit in the last place. */
+static const double EXP_SERIES[] = {1.0,
                                 1.0,
                                 1.0 / 2,
                                 1.0 / 6,

@@ -74,46 +74,46 @@ static inline NAME(vec) NAME(with_sign_of)(NAME(vec) x, NAME(vec) sign_of)
     return (NAME(vec))((NAME(ivec))x | ((NAME(ivec))sign_of & sign));
 }
 
-/* exp(x) - 1 and exp(x) of x <= 0, sharing their work.
+/* exp(-z) of 0 <= z <= LARGEST_EXP, as power * (1 + p).
  *
- * x = k ln2 + r with |r| <= ln2/2. The Taylor polynomial of exp(r) - 1 to the degree whose remainder
- * is below half a unit in the last place; exp(x) - 1 = 2^k (exp(r) - 1) + (2^k - 1) keeps its
- * relative accuracy near 0, and exp(x) = 2^k (exp(r) - 1) + 2^k. Below SMALLEST, exp is 0.
+ * -z = k ln2 + r with |r| <= ln2/2; power is 2^k, and p = exp(r) - 1 a polynomial in r, so that
+ * exp(-z) - 1 = power * p + (power - 1) keeps its relative accuracy near 0.
  */
-static inline void NAME(exponential)(NAME(vec) x, NAME(vec) *exp_minus_one, NAME(vec) *exp_x)
+static inline NAME(vec) NAME(exponential)(NAME(vec) z, NAME(vec) *power)
 {
-    NAME(ivec) tiny = x < SMALLEST_EXP;
-    x = NAME(select)(tiny, NAME(splat)(SMALLEST_EXP), x);
-    NAME(vec) shifted = x * (REAL)1.44269504088896340736 + ROUND_MAGIC; /* its low bits hold k */
+    NAME(vec) shifted = ROUND_MAGIC - z * (REAL)1.44269504088896340736; /* its low bits hold k */
     NAME(vec) k = shifted - ROUND_MAGIC;
-    NAME(vec) r = x - k * LN2_HIGH - k * LN2_LOW;
-    /* Two chains, of even and odd powers, that the processor runs side by side. */
-    NAME(vec) square = r * r, odd = NAME(splat)(TAYLOR[TAYLOR_DEGREE]);
-    NAME(vec) even = NAME(splat)(TAYLOR[TAYLOR_DEGREE - 1]);
-#pragma GCC unroll 8
-    for (int n = TAYLOR_DEGREE - 2; n > 1; n -= 2) {
-        odd = odd * square + TAYLOR[n];
-        even = even * square + TAYLOR[n - 1];
-    }
-    NAME(vec) p = (odd * square + 1) * r + even * square;
+    NAME(vec) r = -k * LN2_HIGH - z - k * LN2_LOW;
     NAME(ivec) one = (NAME(ivec))NAME(splat)((REAL)1.0);
-    NAME(vec) power = (NAME(vec))(((NAME(ivec))shifted << MANTISSA_BITS) + one);
-    *exp_minus_one = NAME(select)(tiny, NAME(splat)((REAL)-1.0), power * p + (power - 1));
-    *exp_x = (NAME(vec))(~tiny & (NAME(ivec))(power * p + power));
+    *power = (NAME(vec))(((NAME(ivec))shifted << MANTISSA_BITS) + one);
+    /* Two chains, of even and odd powers, that the processor runs side by side. */
+    NAME(vec) square = r * r, chain[2];
+    chain[EXP_DEGREE & 1] = NAME(splat)(EXP_SERIES[EXP_DEGREE]);
+    chain[(EXP_DEGREE + 1) & 1] = NAME(splat)(EXP_SERIES[EXP_DEGREE - 1]);
+#pragma GCC unroll 16
+    for (int n = EXP_DEGREE - 2; n > 1; n--)
+        chain[n & 1] = chain[n & 1] * square + EXP_SERIES[n];
+    return (chain[1] * square + 1) * r + chain[0] * square;
 }
 
+/* 1 / (1 + exp(-x)), from exp(-|x|) so that small values keep their relative accuracy. */
 static inline NAME(vec) NAME(sigmoid)(NAME(vec) x)
 {
-    NAME(vec) below, e;
-    NAME(exponential)(-NAME(magnitude)(x), &below, &e);
+    NAME(vec) z = NAME(magnitude)(x), power;
+    NAME(ivec) tiny = z > LARGEST_EXP;
+    NAME(vec) p = NAME(exponential)(NAME(select)(tiny, NAME(splat)(LARGEST_EXP), z), &power);
+    NAME(vec) e = (NAME(vec))(~tiny & (NAME(ivec))(power * p + power));
     return NAME(select)(x >= 0, NAME(splat)(1), e) / (1 + e);
 }
 
+/* m / (2 - m) with m = 1 - exp(-2 |x|) */
 static inline NAME(vec) NAME(tanh)(NAME(vec) x)
 {
-    NAME(vec) q, e; /* tanh |x| = -q / (q + 2) with q = exp(-2 |x|) - 1 */
-    NAME(exponential)(-2 * NAME(magnitude)(x), &q, &e);
-    return NAME(with_sign_of)(NAME(magnitude)(q) / (q + 2), x);
+    NAME(vec) z = 2 * NAME(magnitude)(x), power;
+    /* From 40 on, m is 1. */
+    NAME(vec) p = NAME(exponential)(NAME(select)(z > 40, NAME(splat)(40), z), &power);
+    NAME(vec) m = (1 - power) - power * p;
+    return NAME(with_sign_of)(m / (2 - m), x);
 }
 
 static inline NAME(vec) NAME(relu)(NAME(vec) x) { return (NAME(vec))(~(x <= 0) & (NAME(ivec))x); }
