@@ -1,6 +1,6 @@
 """Recurrent networks on plain arrays: one call, any mask, gradients for all of it."""
 
-from . import errors, layouts
+from . import errors, layouts, rssm
 from ._version import __version__
 from .api import VJP, Explanation, RNNOutput, explain, prepack, rnn, rnn_vjp
 from .errors import (
@@ -41,5 +41,6 @@ __all__ = [
     "prepack",
     "rnn",
     "rnn_vjp",
+    "rssm",
     "unpack",
 ]

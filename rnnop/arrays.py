@@ -169,7 +169,7 @@ _ON_DEVICE: dict[Any, tuple[Array, bool]] = {}
 
 def _kept_on_device(xp: ModuleType, index: HostInts, array: Array) -> tuple[Any, bool]:
     count = int(array.shape[0])
-    key = (id(index), count, device(array))
+    key = (id(index), count, str(device(array)))  # CuPy's have no hash
     if key not in _ON_DEVICE:
         places, misses = _places(index, count)
         _ON_DEVICE[key] = from_host(xp, places, array), misses

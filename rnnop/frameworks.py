@@ -29,6 +29,7 @@ def _torch() -> ModuleType:
 # By family of the arrays: what imports it. torch.compile sees through an import statement, and
 # through nothing else that imports.
 ADAPTERS: dict[str, Callable[[], ModuleType]] = {"jax": _jax, "torch": _torch}
+_IMPORTED: dict[str, ModuleType] = {}
 
 
 def adapter(x: Any, backend: str) -> ModuleType | None:
@@ -37,9 +38,9 @@ def adapter(x: Any, backend: str) -> ModuleType | None:
     Plain arrays need none. Nor does the reference where a caller asks for it: it is written in the
     framework's own operations, so the framework can differentiate it as often as it likes.
     """
-    if not ADAPTERS:
-        return None
     family = arrays.family(x.data if isinstance(x, PackedSequence) else x)
     if family not in ADAPTERS or backends.wanted(backend) == "reference":
         return None
-    return ADAPTERS[family]()
+    if family not in _IMPORTED:
+        _IMPORTED[family] = ADAPTERS[family]()
+    return _IMPORTED[family]

@@ -74,7 +74,7 @@ def _of_shapes(weights: RNNWeights) -> dict[Any, Setup]:
     shapes: list[Any] = [weights.bidirectional]
     for name in FIELDS:  # in the small: this is done for every call of an adapter
         for array in getattr(weights, name) or ():
-            shapes += (name, type(array), array.shape, array.dtype, arrays.device(array))
+            shapes += (name, type(array), array.shape, array.dtype, str(arrays.device(array)))
     if len(_OF_SHAPES) >= MOST:
         _OF_SHAPES.clear()
     return _OF_SHAPES.setdefault(tuple(shapes), {})
@@ -100,7 +100,7 @@ def _key(x: Any, steps: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     host = tuple(map(_bytes, steps.values()))
     if False in host:
         return None
-    return x.shape, x.dtype, arrays.device(x), values, types, host, flags.raw(flags.FLAGS)
+    return x.shape, x.dtype, str(arrays.device(x)), values, types, host, flags.raw(flags.FLAGS)
 
 
 def _bytes(given: Any) -> Any:
