@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import rnnop.tolerances
 from rnnop.flags import FLAGS
 
-_TOLERANCES = Path(__file__).parents[1] / "tests" / "tolerances.py"
+_TOLERANCES = Path(rnnop.tolerances.__file__)
 
 
 def flags() -> str:

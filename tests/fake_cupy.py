@@ -6,6 +6,7 @@ An array is no NumPy array, and mixes with none: who forgets to bring one over i
 from __future__ import annotations
 
 import operator
+import threading
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -96,20 +97,27 @@ class Namespace(ModuleType):
         return ndarray(np.array(array._host if isinstance(array, ndarray) else array, dtype))
 
 
-class Device:
-    """A device that remembers whether it is the current one."""
+class Current(threading.local):
+    """The device that is the current one of a thread."""
 
-    current: int | None = None
+    device: int | None = None
+
+
+CURRENT = Current()
+
+
+class Device:
+    """A device, the current one within a block."""
 
     def __init__(self, index: int) -> None:
         self.index, self.compute_capability = index, "120"
 
     def __enter__(self) -> Device:
-        self._before, Device.current = Device.current, self.index
+        self._before, CURRENT.device = CURRENT.device, self.index
         return self
 
     def __exit__(self, *_: object) -> None:
-        Device.current = self._before
+        CURRENT.device = self._before
 
 
 class Stream:
@@ -135,7 +143,7 @@ class Cupy(Namespace):
 
     def empty(self, shape: Any, dtype: Any) -> ndarray:
         """Return memory that somebody else has left, on the current device."""
-        assert Device.current == 0, "another device is the current one"
+        assert CURRENT.device == 0, "another device is the current one"
         fresh = np.empty(shape, dtype)
         fresh.view(np.uint8)[...] = 255
         return ndarray(fresh)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from agreement import Family
 from cases import Array
+
+import rnnop.cudnn
 
 
 def cupy_family(cupy: Any, **more: Any) -> Family:
@@ -54,3 +57,19 @@ def torch_family(torch: Any, device: str = "cuda", **more: Any) -> Family:
         return array
 
     return Family(there, back, **more)
+
+
+def no_gpu_for(name: str) -> str | None:
+    """Return None, or why a framework finds no GPU here, or cuDNN none."""
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        return f"needs a GPU and {name}, which is not installed"
+    try:
+        count = module.cuda.runtime.getDeviceCount() if name == "cupy" else 0
+    except RuntimeError as error:  # CUDARuntimeError
+        return f"needs a GPU: {error}"
+    if not count and not (name == "torch" and module.cuda.is_available()):
+        return f"needs a GPU, and {name} finds none"
+    reason = rnnop.cudnn.unavailable()
+    return None if reason is None else f"there is a GPU, but {reason}"

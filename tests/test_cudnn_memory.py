@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from agreement import NUMPY, Family, assert_right
 from cases import CORE, TINY, Array, Case
+from cudnn_direct import Lab
 from cudnn_on_host import Double
 from gpu_arrays import cupy_family, torch_family
+from settles import EXPERIMENTS, sentences
 from test_cudnn import draws, reasons
 
 import rnnop
@@ -98,7 +100,7 @@ def test_cupys_stream_and_device_are_the_callers(
     check(Case("gru"), "float32", cupy_family(cupy))
     assert double.number("last_stream") == 4096
     assert cupy.stream.waits == 3
-    assert fake_cupy.Device.current is None
+    assert fake_cupy.CURRENT.device is None
 
 
 def test_a_failure_tells_the_device_of_cupy(
@@ -107,6 +109,11 @@ def test_a_failure_tells_the_device_of_cupy(
     monkeypatch.setenv("CUDNN_DOUBLE_FAIL", "cudnnRNNForward:4000")
     with pytest.raises(rnnop.errors.LibraryError, match=r"device 0 of compute capability 12\.0"):
         check(Case("gru"), "float32", cupy_family(cupy))
+
+
+@pytest.mark.parametrize("number", EXPERIMENTS)
+def test_the_experiments_for_a_gpu(number: int, cupy: fake_cupy.Cupy) -> None:
+    assert sentences(number, Lab(cupy_family(cupy), memory.FAMILIES["cupy"]))
 
 
 def test_explain_for_numpy_arrays_that_cupy_carries(cupy: fake_cupy.Cupy) -> None:
@@ -176,6 +183,11 @@ def test_drawn_dropout_on_tensors(torch: Any) -> None:
     )
     assert torch.equal(y, again)
     assert not torch.equal(y, other)
+
+
+@pytest.mark.parametrize("number", EXPERIMENTS)
+def test_the_experiments_for_a_gpu_on_tensors(number: int, torch: Any) -> None:
+    assert sentences(number, Lab(tensors(torch), memory.FAMILIES["torch"]))
 
 
 def test_torchs_stream_is_the_callers(

@@ -14,7 +14,6 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import (
-    POINTER,
     byref,
     c_double,
     c_float,
@@ -281,7 +280,8 @@ class RNNDataDescriptor(_Owner):
     def set(self, settings: RNNDataSettings) -> None:
         """Describe the batch. cuDNN copies the lengths and the element."""
         data_type, layout, max_length, vector_size, lengths, padding_fill = settings
-        array = np.ascontiguousarray(lengths, np.intc)
+        copy: Any = np.array(lengths, np.intc)
+        array = (c_int * len(copy)).from_buffer(copy)
         self.library.cudnnSetRNNDataDescriptor(
             self.pointer,
             data_type,
@@ -289,7 +289,7 @@ class RNNDataDescriptor(_Owner):
             max_length,
             len(array),
             vector_size,
-            array.ctypes.data_as(POINTER(c_int)),
+            array,
             padding_fill,
         )
 
