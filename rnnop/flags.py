@@ -7,7 +7,8 @@ refused by name.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .errors import SpecError
@@ -171,3 +172,18 @@ def integer(name: str) -> int:
 def enabled(name: str) -> bool:
     """Return whether the on/off variable `name` is on."""
     return _BOOLEANS[read(name)]
+
+
+@contextmanager
+def settings(values: Mapping[str, str]) -> Iterator[None]:
+    """Give variables other values for a while: for whoever compares settings in one process."""
+    before = {name: os.environ.get(FLAGS[name].name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

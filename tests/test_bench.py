@@ -32,8 +32,8 @@ from rnnop.cli.bench.memory import Footprint
 from rnnop.cli.bench.peers import OURS, PEERS, Contender, ours
 from rnnop.cli.bench.processes import environment, run_in_fresh_process
 from rnnop.cli.bench.results import Run, Setting
-from rnnop.cli.bench.tables import Table
 from rnnop.cli.bench.timing import LEAST_ROUNDS, MOST_ROUNDS, Timing, interleave
+from rnnop.cli.tables import Table
 from rnnop.cpu import engine
 from rnnop.errors import RnnopError
 
@@ -581,8 +581,8 @@ def test_command(
     if memory.measurable():
         names = [each["contender"] for each in data["footprints"]]
         assert names == [OURS, f"{OURS}, prepacked"]
-    steps = [line for line in err.splitlines() if line.startswith("1/")]
-    assert steps == [f"1/{2 + memory.measurable()}  {TINY.name}, 1 thread"]
+    steps = [line for line in err.splitlines() if line.startswith("case 1/")]
+    assert steps == [f"case 1/{2 + memory.measurable()}  {TINY.name}, 1 thread"]
 
 
 def test_curves_and_memory_are_measured_on_the_most_threads_only(

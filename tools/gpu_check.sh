@@ -67,7 +67,7 @@ PYTHON
     fi
 fi
 
-part machine 30 "$python" - <<'PYTHON'
+part machine 25 "$python" - <<'PYTHON'
 import importlib
 import platform
 
@@ -93,15 +93,11 @@ fi
 if grep -q '^cuDNN: <' "$out/machine.txt"; then
     pytest_part settles 45 tests/test_gpu_settles.py
     grep -h '^SETTLES' "$out/settles.txt" >"$out/settled.txt"
-    pytest_part tests 130 tests/test_gpu.py
+    pytest_part tests 110 tests/test_gpu.py
     grep -h '^SETTLES' "$out/tests.txt" >>"$out/settled.txt"
     sort -u -t: -k1.9n "$out/settled.txt" -o "$out/settled.txt"
     cat "$out/settled.txt"
-    if "$python" -m rnnop --help 2>/dev/null | grep -q selfcheck; then
-        part selfcheck 30 "$python" -m rnnop selfcheck --backend cudnn --json
-    else
-        tell "selfcheck: this rnnop has none"
-    fi
+    part selfcheck 60 "$python" -m rnnop selfcheck --backend cudnn --quick
     part benchmark 60 "$python" benchmarks/gpu.py --output "$out" --seconds 45
 else
     tell "nothing was run on a GPU: $(grep '^cuDNN:' "$out/machine.txt")"

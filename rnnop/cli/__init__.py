@@ -13,7 +13,7 @@ from typing import Protocol
 
 from .._version import __version__
 from ..errors import RnnopError
-from . import bench, demo
+from . import bench, demo, info, selfcheck
 
 
 class Command(Protocol):
@@ -28,7 +28,12 @@ class Command(Protocol):
         """Run the command and print its result: for people, or as one JSON object."""
 
 
-COMMANDS: dict[str, Command] = {"bench": bench, "demo": demo}
+COMMANDS: dict[str, Command] = {
+    "info": info,
+    "selfcheck": selfcheck,
+    "bench": bench,
+    "demo": demo,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,15 +22,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ...cpu import engine
 from ..extras import require
+from ..progress import progress
 from . import cases, figures, report
 from .peers import PEERS, Peer
-from .plan import Plan, Progress, collect
+from .plan import Plan, collect
 from .results import Run
 
 _SECONDS, _QUICK_SECONDS = 1.0, 0.2
@@ -93,8 +92,8 @@ def run(options: argparse.Namespace) -> None:
         [peer for peer in PEERS if peer.installed] if options.peers is None else options.peers,
         options.seconds or (_QUICK_SECONDS if options.quick else _SECONDS),
     )
-    with _progress(plan.num_steps()) as progress:
-        measured = collect(plan, progress)
+    with progress(plan.num_steps(), "case") as show:
+        measured = collect(plan, show)
     if options.output:
         write(measured, options.output)
     print(
@@ -114,25 +113,6 @@ def write(measured: Run, folder: Path) -> None:
     numbers = json.dumps(measured.to_json(), indent=1)
     (folder / "results.md").write_text(page, encoding="utf-8")
     (folder / "results.json").write_text(numbers + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Progress]:
-    """Give a function that shows each case that is done: a bar on a terminal, else a line."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="case", disable=not sys.stderr.isatty()) as bar:
-        done = 0
-
-        def progress(text: str) -> None:
-            nonlocal done
-            done += 1
-            if bar.disable:
-                print(f"{done:{len(str(total))}}/{total}  {text}", file=sys.stderr)
-            bar.set_postfix_str(text, refresh=False)
-            bar.update()
-
-        yield progress
 
 
 def _thread_counts(text: str) -> list[int]:

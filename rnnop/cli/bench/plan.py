@@ -5,11 +5,12 @@ There is a process for each number of threads, then one for each footprint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import rnnop
 
+from ..progress import Progress
 from . import machine
 from .cases import CURVES, Case, draw
 from .measure import Measurement, loaders, measure
@@ -17,8 +18,6 @@ from .memory import Footprint, contenders, footprint, measurable
 from .peers import PEERS, Peer
 from .processes import run_in_fresh_process
 from .results import Run, Setting, counted
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ..tables import Table
 from .cases import GROUPS
 from .measure import Measurement
 from .memory import Footprint
 from .results import Run, counted, in_order
-from .tables import Table
 
 
 def tables(run: Run) -> list[Table]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import rnnop
 
 from ..extras import require
+from ..progress import progress
 from . import figure
 from .classifier import (
     BATCH_SIZE,
@@ -119,16 +119,10 @@ def _text(result: dict[str, Any]) -> str:
 
 
 def _shown(epochs: Iterator[Epoch], total: int) -> Iterator[Epoch]:
-    """Show each epoch as it passes by: a bar on a terminal, else a line, on stderr."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="epoch", disable=not sys.stderr.isatty()) as bar:
-        for number, epoch in enumerate(epochs, start=1):
-            text = f"loss {epoch.loss:.4f}, test {100 * epoch.test_accuracy:.1f} %"
-            if bar.disable:
-                print(f"epoch {number:{len(str(total))}}/{total}  {text}", file=sys.stderr)
-            bar.set_postfix_str(text, refresh=False)
-            bar.update()
+    """Show each epoch as it passes by."""
+    with progress(total, "epoch") as show:
+        for epoch in epochs:
+            show(f"loss {epoch.loss:.4f}, test {100 * epoch.test_accuracy:.1f} %")
             yield epoch
 
 

@@ -20,7 +20,7 @@ class Table:
     rows : list of list of str
         As many cells each.
     marked : set of int
-        The rows to be pointed out: where rnnop loses.
+        The rows to be pointed out.
     """
 
     title: str
