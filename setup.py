@@ -1,14 +1,15 @@
 """The C engine: one source, one library for each instruction set. All else is in setup.cfg.
 
 The libraries are loaded by ctypes, so they are plain shared objects that setuptools builds in the
-place of extension modules. Each is optional: without a compiler the install succeeds, and rnnop
-says at first use that it runs without its engine.
+place of extension modules, and one wheel serves every Python 3. Each is optional: without a
+compiler the install succeeds, and rnnop says at first use that it runs without its engine.
 """
 
 import platform
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("rnnop/cpu/kernels")
@@ -46,6 +47,18 @@ class BuildEngine(build_ext):
         """Return none: there is no module to initialise."""
         return []
 
+    def get_ext_filename(self, fullname: str) -> str:
+        """Return a name without the tag of a Python: none is linked in."""
+        return str(Path(*fullname.split(".")).with_suffix(".so"))
+
+
+class AnyPythonWheel(bdist_wheel):
+    """A wheel bound to a platform, not to a Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the tags of Python, of its ABI, and of the platform."""
+        return "py3", "none", super().get_tag()[2]
+
 
 setup(
     ext_modules=[
@@ -59,5 +72,5 @@ setup(
         )
         for name, flags in VARIANTS.items()
     ],
-    cmdclass={"build_ext": BuildEngine},
+    cmdclass={"build_ext": BuildEngine, "bdist_wheel": AnyPythonWheel},
 )

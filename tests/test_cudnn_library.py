@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cudnn_double import need_compiler
 from cudnn_headers import NOT_INSTALLED, facts, installed
 
 from rnnop import flags
@@ -55,6 +56,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @functools.cache
 def machine_code(source: str) -> bytes:
     """Compile a shared library, which has no name but its path."""
+    need_compiler()
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) or "cc"
     with tempfile.NamedTemporaryFile() as file:
         command = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", file.name]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.machinery
 import os
 import platform
 from ctypes import POINTER, Structure, addressof, c_char, c_double, c_int, c_int64, c_void_p
@@ -208,14 +207,8 @@ class Engine:
 def built() -> dict[str, Path]:
     """Return the libraries that were built, best first."""
     folder = Path(__file__).parent
-    found = {}
-    for isa in _VARIANTS:
-        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-            path = folder / f"engine_{isa}{suffix}"
-            if path.exists():
-                found[isa] = path
-                break
-    return found
+    paths = {isa: folder / f"engine_{isa}.so" for isa in _VARIANTS}
+    return {isa: path for isa, path in paths.items() if path.exists()}
 
 
 @functools.lru_cache(maxsize=1)

@@ -55,10 +55,6 @@ def build(folder: str | os.PathLike[str], version: str = "9.28.0") -> Path:
     Skips the test that asks for it where it cannot be built: without a C compiler, or elsewhere
     than on Linux.
     """
-    if sys.platform != "linux":
-        pytest.skip("the stand-in for cuDNN is built on Linux only")
-    if shutil.which(COMPILER) is None:
-        pytest.skip(f"the stand-in for cuDNN needs a C compiler, and there is no {COMPILER!r}")
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     for file in compile_version(version).iterdir():
@@ -66,6 +62,14 @@ def build(folder: str | os.PathLike[str], version: str = "9.28.0") -> Path:
         shutil.copy(file, fresh)
         fresh.replace(folder / file.name)  # never writes into a file that is mapped
     return folder
+
+
+def need_compiler() -> None:
+    """Skip the test that asks, where nothing can be compiled and loaded as cuDNN is."""
+    if sys.platform != "linux":
+        pytest.skip("the stand-in for cuDNN is built on Linux only")
+    if shutil.which(COMPILER) is None:
+        pytest.skip(f"the stand-in for cuDNN needs a C compiler, and there is no {COMPILER!r}")
 
 
 @functools.cache
@@ -90,6 +94,7 @@ def compile_version(version: str) -> Path:
 
 def compile_c(*arguments: str | Path) -> None:
     """Run the C compiler; its complaints become the error."""
+    need_compiler()
     done = subprocess.run(
         [COMPILER, *FLAGS, *arguments], capture_output=True, text=True, check=False
     )
