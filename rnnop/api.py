@@ -265,8 +265,6 @@ def _again(
             known.clear()
         known[key] = shortcut.of(call.problem, storage, backends.load(call.setup.backend))
         return None
-    except TypeError:  # an option, such as a list, has no hash
-        return None
     done = None if found is None else found(x, h0, c0)
     return None if done is None else RNNOutput(*done, None)
 
@@ -625,12 +623,17 @@ def _forward(call: _Call, keep: bool) -> Result:
 def _outputs(call: _Call, result: Result) -> RNNOutput:
     """Bring a result back into the caller's order."""
     storage = call.setup.storage
-    c_n = None if result.c_n is None else storage.states_out(result.c_n, call.c0)
+
+    def final(states: Array, initial: Array) -> Array:
+        # NumPy lays a result out like its operands, and the caller's states may lie anyhow.
+        return arrays.contiguous(storage.xp, storage.states_out(states, initial))
+
+    c_n = None if result.c_n is None else final(result.c_n, call.c0)
     c = None
     if call.setup.frame.return_cell_states:
         c = _as_given(storage, storage.rows_out(result.c))
     y = _as_given(storage, storage.outputs_out(result.y))
-    return RNNOutput(y, storage.states_out(result.h_n, call.h0), c_n, c)
+    return RNNOutput(y, final(result.h_n, call.h0), c_n, c)
 
 
 def _as_given(storage: Storage, array: Array) -> Any:

@@ -71,6 +71,8 @@ def namespace(name: str) -> ModuleType:
 
 @lru_cache(maxsize=64)
 def _dtype_name(dtype: Any) -> str:
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        return str(dtype)  # '>f4': another byte order is another dtype
     return str(getattr(dtype, "name", None) or str(dtype).rpartition(".")[2])
 
 
@@ -194,3 +196,13 @@ def copy(xp: ModuleType, array: Array) -> Array:
     if family(array) == "torch":
         return array.clone(memory_format=xp.contiguous_format)
     return xp.asarray(array, copy=True)
+
+
+def contiguous(xp: ModuleType, array: Array) -> Array:
+    """Return a C-contiguous array: this one, or a copy where it lies otherwise."""
+    match family(array):
+        case "torch":
+            return array.contiguous()
+        case "jax":
+            return array
+    return xp.ascontiguousarray(array)

@@ -31,7 +31,8 @@ _FIELDS = {
     "bias_hh": "b_hh",
     "weight_hr": "w_hr",
 }
-_NAME = re.compile(rf"({'|'.join(_FIELDS)})_l(0|[1-9][0-9]*)(_reverse)?")
+# Up to four digits: a corrupt name must not ask for more layers than memory holds.
+_NAME = re.compile(rf"({'|'.join(_FIELDS)})_l(0|[1-9][0-9]{{0,3}})(_reverse)?")
 _CELL_NAME = re.compile("((?:weight|bias)_[ih]h)()()")  # no layer, no direction
 _EXAMPLES = ("weight_ih_l0", "bias_hh_l1_reverse")
 
@@ -58,7 +59,7 @@ def from_pytorch(source: Any, *, prefix: str = "") -> RNNWeights:
     DTypeError
         `source` is neither a module nor a mapping, or an entry is no array.
     SpecError
-        A name is missing, or is not one of torch's.
+        A name is missing, or is not one of torch's; or `prefix` is no string.
 
     Notes
     -----
@@ -75,6 +76,8 @@ def from_pytorch(source: Any, *, prefix: str = "") -> RNNWeights:
       w_hh[0]      (12, 4)
     """
     with blame("from_pytorch"):
+        if not isinstance(prefix, str):
+            raise SpecError(f"`prefix` is {prefix!r}; expected a string")
         mapping = source.state_dict() if hasattr(source, "state_dict") else source
         if not isinstance(mapping, Mapping):
             raise DTypeError(

@@ -1,0 +1,455 @@
+"""What users do to it: long runs, threads, pools, interrupts, odd arrays, corrupt weights."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import pickle
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import arrays_of
+
+import rnnop
+from rnnop import layouts
+from rnnop.cpu import engine
+
+needs_engine = pytest.mark.skipif(
+    not engine.available(), reason="rnnop was installed without a C compiler"
+)
+linux = pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="it reads the size of a process from /proc"
+)
+BACKENDS = [pytest.param("cpu", marks=needs_engine), "reference"]
+
+
+def bits(result: Any) -> list[bytes]:
+    return [array.tobytes() for array in arrays_of(result)]
+
+
+def network(mode: str = "lstm", hidden_size: int = 7, **options: Any) -> rnnop.RNNWeights:
+    return rnnop.init_weights(mode, input_size=3, hidden_size=hidden_size, seed=0, **options)
+
+
+def drawn(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def run(script: str, *arguments: str) -> str:
+    """Run a script in a process of its own, which must leave in peace; return what it printed."""
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+# Long runs
+
+MANY = """
+import gc, resource, sys
+import numpy as np
+import rnnop
+
+def used():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+weights = rnnop.init_weights("lstm", input_size=3, hidden_size=5, bidirectional=True, seed=0)
+packed = rnnop.prepack(weights, mode="lstm", backend="cpu")
+random = np.random.default_rng(0)
+
+def one():
+    T, N = (int(n) for n in random.integers(0, 40, 2))
+    x = random.standard_normal((T, N, 3)).astype(np.float32)
+    match random.integers(4):
+        case 0:
+            rnnop.rnn(x, packed, mode="lstm", backend="cpu")
+        case 1:
+            lengths = random.integers(0, T, N, endpoint=True)
+            rnnop.rnn(x, weights, lengths=lengths, mode="lstm", backend="cpu")
+        case 2:
+            mask = random.random((T, N)) < 0.7
+            out, vjp = rnnop.rnn_vjp(x, weights, mask=mask, mode="lstm", backend="cpu")
+            vjp(np.ones_like(out.y))
+        case _:
+            rnnop.rnn(x.swapaxes(0, 1), weights, mode="lstm", batch_first=True)
+
+for _ in range(2000):
+    one()
+before = used()
+for _ in range(8000):
+    one()
+print(used() - before)
+"""
+
+
+@linux
+@needs_engine
+@pytest.mark.slow
+def test_memory_stays_flat_over_ten_thousand_calls() -> None:
+    assert int(run(MANY)) < 2 << 20
+
+
+# Threads and processes
+
+
+@needs_engine
+def test_eight_threads_share_weights_of_every_kind() -> None:
+    weights, other = network(), network("gru", num_layers=2, bidirectional=True)
+    packed = rnnop.prepack(weights, mode="lstm", backend="cpu")
+
+    def work(k: int) -> list[bytes]:
+        T, N = 1 + k % 5, 1 + k % 4
+        x = drawn(T, N, 3, seed=k)
+        out, vjp = rnnop.rnn_vjp(x, other, lengths=[T] * (N - 1) + [0], mode="gru", backend="cpu")
+        return [
+            *bits(rnnop.rnn(x, packed, mode="lstm")),  # the second time on the shorter way
+            *bits(rnnop.rnn(x, packed, mode="lstm", batch_first=True)),
+            *bits(out),
+            *bits(vjp(np.ones_like(out.y))),
+        ]
+
+    wanted = [work(k) for k in range(20)]
+    packed.shortcuts.clear()
+    packed.cache.clear()
+    start = threading.Barrier(8)
+
+    def all_of_them(first: int) -> list[list[bytes]]:
+        start.wait(60)
+        for _ in range(5):
+            found = [work((first + k) % 20) for k in range(20)]
+        return found[20 - first :] + found[: 20 - first]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for found in pool.map(all_of_them, range(8), timeout=120):
+            assert found == wanted
+
+
+def in_a_pool(seed: int) -> list[bytes]:
+    out, vjp = rnnop.rnn_vjp(drawn(4, 3, 3, seed=seed), network(), mode="lstm", backend="cpu")
+    return bits(out) + bits(vjp(np.ones_like(out.y)))
+
+
+@needs_engine
+@pytest.mark.slow
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_pool_of_processes_gives_the_same_bits(method: str) -> None:
+    wanted = [in_a_pool(seed) for seed in range(6)]
+    context = multiprocessing.get_context(method)
+    with concurrent.futures.ProcessPoolExecutor(2, context) as pool:
+        assert list(pool.map(in_a_pool, range(6), timeout=120)) == wanted
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+import numpy as np
+import rnnop
+
+weights = rnnop.init_weights("lstm", input_size=64, hidden_size=256, seed=0)
+x = np.random.default_rng(0).standard_normal((60, 64, 64)).astype(np.float32)
+
+def call():
+    out, vjp = rnnop.rnn_vjp(x, weights, mode="lstm", backend="cpu")
+    return out.y.tobytes() + vjp(np.ones_like(out.y)).x.tobytes()
+
+begin = time.monotonic()
+wanted = call()
+takes = time.monotonic() - begin
+interrupts = 0
+for share in (0.05, 0.2, 0.4, 0.6, 0.8):
+    timer = threading.Timer(share * takes, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        while True:
+            call()
+    except KeyboardInterrupt:
+        interrupts += 1
+    timer.join()
+    assert call() == wanted
+print(interrupts)
+"""
+
+
+@needs_engine
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="it sends a signal")
+def test_an_interrupt_arrives_and_leaves_nothing_behind() -> None:
+    assert run(INTERRUPTED) == "5\n"
+
+
+LEAVING = """
+import sys, threading, time
+import numpy as np
+import rnnop
+
+weights = rnnop.init_weights("gru", input_size=64, hidden_size=256, seed=0)
+x = np.ones((200, 64, 64), np.float32)
+started = threading.Event()
+
+def forever():
+    while True:
+        started.set()
+        rnnop.rnn(x, weights, backend="cpu")
+
+for _ in range(3):
+    threading.Thread(target=forever, daemon=True).start()
+started.wait()
+time.sleep(0.2)
+print("done")
+"""
+
+
+@needs_engine
+@pytest.mark.slow
+def test_the_interpreter_exits_while_threads_compute() -> None:
+    for _ in range(3):
+        assert run(LEAVING) == "done\n"
+
+
+# Odd arrays
+
+
+def unaligned(array: Any) -> Any:
+    memory = np.zeros(array.nbytes + 1, np.uint8)[1:]
+    held = memory.view(array.dtype).reshape(array.shape)
+    held[...] = array
+    return held
+
+
+def read_only(array: Any) -> Any:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+class Subclass(np.ndarray):
+    pass
+
+
+ODD: dict[str, Callable[[Any], Any]] = {
+    "at an odd address": unaligned,
+    "read-only": read_only,
+    "of a class of its own": lambda array: array.view(Subclass),
+    "Fortran": np.asfortranarray,
+    "with strides of 0": lambda array: np.broadcast_to(array[:1], array.shape),
+    "backwards": lambda array: np.ascontiguousarray(array[::-1])[::-1],
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("how", ODD)
+def test_odd_arrays_give_the_bits_of_plain_ones(how: str, backend: str) -> None:
+    weights, (x, h0, c0) = network(), (drawn(4, 2, 3), drawn(1, 2, 7), drawn(1, 2, 7))
+    odd = [ODD[how](array) for array in (x, h0, c0)]
+    strange = weights.map(ODD[how])
+    plain = [np.array(array, order="C") for array in odd]
+    usual = strange.map(lambda array: np.array(array, order="C"))
+    options: dict[str, Any] = {"mode": "lstm", "lengths": [2, 4], "backend": backend}
+    got, vjp = rnnop.rnn_vjp(odd[0], strange, *odd[1:], **options)
+    wanted, right = rnnop.rnn_vjp(plain[0], usual, *plain[1:], **options)
+    if backend == "cpu":  # NumPy multiplies another layout in another order
+        assert bits(got) == bits(wanted)
+        dy = drawn(4, 2, 7, seed=1)
+        assert bits(vjp(ODD[how](dy))) == bits(right(np.array(ODD[how](dy), order="C")))
+    for one, other in zip(arrays_of(got), arrays_of(wanted), strict=True):
+        assert type(one) is np.ndarray
+        assert one.flags.c_contiguous
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_final_states_lie_plainly_wherever_the_initial_ones_lay(backend: str) -> None:
+    x, h0 = drawn(2, 2, 3), np.asfortranarray(drawn(2, 2, 7))
+    packed = rnnop.pack(x, [2, 1])
+    weights = network("gru", num_layers=2)
+    for out in (
+        rnnop.rnn(packed, weights, h0, backend=backend),
+        rnnop.rnn(x, weights, h0, lengths=[0, 0], backend=backend),
+        rnnop.rnn(x, weights, h0, lengths=[0, 2], backend=backend),
+    ):
+        assert out.h_n.flags.c_contiguous
+
+
+SWAPPED = np.dtype(np.float32).newbyteorder()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("where", ["x", "h0", "weights", "all"])
+def test_another_byte_order_is_another_dtype(where: str, backend: str) -> None:
+    weights, x, h0 = network("gru"), drawn(4, 2, 3), drawn(1, 2, 7)
+    if where in ("x", "all"):
+        x = x.astype(SWAPPED)
+    if where in ("h0", "all"):
+        h0 = h0.astype(SWAPPED)
+    if where in ("weights", "all"):
+        weights = weights.map(lambda array: array.astype(SWAPPED))
+    with pytest.raises(rnnop.DTypeError, match=f"has dtype {SWAPPED}; expected one of float64"):
+        rnnop.rnn(x, weights, h0, gate_clip=1.0, backend=backend)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(3.0, np.float32(3), "x", b"x", None, [[[0.0]]], memoryview(b"abcd"), object()),
+        *(np.zeros((1, 1, 3), object), np.zeros((1, 1, 3), np.longdouble), np.ma.zeros((1, 1, 3))),
+        *(np.zeros((1, 1, 3), np.complex64), np.zeros((1, 1, 3), "M8[s]"), np.zeros(1, "f4,f4")),
+        np.zeros((1, 1, 3), np.dtype(("f4", (2,)))).astype("U3"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_array_of_numbers_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(rnnop.DTypeError, match="`x`"):
+        rnnop.rnn(value, network("gru"))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_denormal_numbers_are_kept(dtype: Any, backend: str) -> None:
+    """A unit without an activation passes its input on."""
+    tiny = np.finfo(dtype).smallest_subnormal
+    one, zero = np.ones((1, 1), dtype), np.zeros((1, 1), dtype)
+    x = (tiny * np.array([1, 3, -2, 1000], dtype)).reshape(4, 1, 1)
+    weights = rnnop.RNNWeights((one,), (zero,))
+    for mode in ("rnn_relu", "rnn_tanh"):
+        wanted = np.maximum(x, 0) if mode == "rnn_relu" else x
+        got = rnnop.rnn(x, weights, mode=mode, backend=backend).y
+        assert np.array_equal(got, wanted)
+
+
+# What changes after the call
+
+
+@needs_engine
+def test_lengths_that_change_in_place_are_read_again() -> None:
+    """They hash by their identity, so a call with them looks like the one before."""
+
+    class Lengths:
+        """What many a framework's integers are: an array of its own, hashed by identity."""
+
+        def __init__(self, *values: int) -> None:
+            self.values = np.array(values)
+
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+            return self.values
+
+    weights = network("gru")
+    packed, x, lengths = rnnop.prepack(weights, backend="cpu"), drawn(4, 2, 3), Lengths(4, 4)
+    for _ in range(2):
+        rnnop.rnn(x, packed, lengths=lengths)
+    lengths.values[0] = 1
+    got = rnnop.rnn(x, packed, lengths=lengths)
+    assert bits(got) == bits(rnnop.rnn(x, weights, lengths=[1, 4], backend="cpu"))
+    assert (got.y[1:, 0] == 0).all()
+
+
+# Weights from strangers
+
+
+exploded: list[int] = []
+
+
+def explode() -> None:
+    exploded.append(1)
+
+
+class Bomb:
+    """Its pickle runs code when it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return explode, ()
+
+
+def test_nothing_in_the_package_reads_a_pickle() -> None:
+    word = re.compile(r"pickle|marshal|shelve|joblib|torch\.load|\beval\(|\bexec\(")
+    package = Path(rnnop.__file__).parent
+    found = {
+        str(file.relative_to(package)): lines
+        for file in package.rglob("*.py")
+        if (lines := [line for line in file.read_text().splitlines() if word.search(line)])
+    }
+    assert not found
+
+
+def test_an_npz_with_a_pickle_is_refused(tmp_path: Path) -> None:
+    """The demo's own data are read in this way, and weights of a user's as well."""
+    file = tmp_path / "weights.npz"
+    np.savez(file, weight_ih_l0=np.array([Bomb()], object), weight_hh_l0=drawn(12, 4))
+    with np.load(file) as stored, pytest.raises(ValueError, match="allow_pickle=False"):
+        layouts.from_pytorch(stored)
+    assert not exploded
+    pickle.loads(pickle.dumps(Bomb()))  # it would have run
+    exploded.pop()
+
+
+def state_dict() -> dict[str, Any]:
+    return layouts.to_pytorch(network("lstm", 4, num_layers=2, bidirectional=True))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("weight_ih_l99999999999999999", "weight_ih_l" + "9" * 5000, "weight_ih_l-1"),
+        *("weight_ih_l00", "weight_ih_l\u0663", "__class__", "../../weight_ih_l0", "", "\0"),
+        *("weight_ih_l9999", "weight_ih_l2\n", "weight_ih_l0_reverse_reverse"),
+    ],
+    ids=lambda name: ascii(name)[:30],
+)
+def test_a_state_dict_with_a_corrupt_name_is_refused_at_once(name: str) -> None:
+    with pytest.raises(rnnop.SpecError):
+        layouts.from_pytorch(state_dict() | {name: drawn(16, 4)})
+
+
+NOT_WEIGHTS = [
+    *(None, 3, 2.5, "x", b"x", (), [], {}, object(), range(3), float("nan"), 10**400),
+    *(np.array([[None]], object), np.array("x"), np.zeros(()), np.zeros((0,) * 40), np.zeros(3)),
+    *(np.ma.zeros((2, 2)), np.zeros((16, 4), object), np.zeros(1, "f4,f4"), Bomb()),
+]
+
+
+def _readers() -> dict[str, tuple[Callable[[Any], Any], Any]]:
+    """Return by name: what reads a mapping of names to arrays, and one that is right."""
+    lstm, gru = network("lstm", 4), network("gru", 4)
+    keras = layouts.to_keras(gru, mode="gru")
+    (flax,) = layouts.to_flax(replace(lstm, b_ih=None), cell="linen.LSTMCell")
+    return {
+        "pytorch": (layouts.from_pytorch, state_dict()),
+        "onnx": (
+            lambda given: layouts.from_onnx(**given, mode="lstm"),
+            layouts.to_onnx(lstm, mode="lstm")._asdict(),
+        ),
+        "tvm": (lambda given: layouts.from_tvm(**given), layouts.to_tvm(lstm)._asdict()),
+        "keras": (
+            lambda given: layouts.from_keras(list(given.values()), mode="gru"),
+            dict(enumerate(keras)),
+        ),
+        "flax": (lambda given: layouts.from_flax(given, cell="linen.LSTMCell"), flax),
+    }
+
+
+@pytest.mark.parametrize("reader", _readers())
+def test_corrupt_weights_are_refused_when_read_or_run(reader: str) -> None:
+    """By an error of rnnop, and never by running what is in them."""
+    read, good = _readers()[reader]
+    x = drawn(2, 1, 3)
+    mode = "gru" if reader == "keras" else "lstm"
+    rnnop.rnn(x, read(good), mode=mode)
+    runs = []
+    for name, value in ((name, value) for name in good for value in NOT_WEIGHTS):
+        try:
+            rnnop.rnn(x, read({**good, name: value}), mode=mode)
+        except rnnop.RnnopError:
+            continue
+        runs.append((name, value))
+    assert all(value is None for _, value in runs), runs  # an array that is optional
+    assert not exploded
