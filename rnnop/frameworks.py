@@ -29,7 +29,6 @@ def _torch() -> ModuleType:
 # By family of the arrays: what imports it. torch.compile sees through an import statement, and
 # through nothing else that imports.
 ADAPTERS: dict[str, Callable[[], ModuleType]] = {"jax": _jax, "torch": _torch}
-_IMPORTED: dict[str, ModuleType] = {}
 
 
 def adapter(x: Any, backend: str) -> ModuleType | None:
@@ -41,6 +40,4 @@ def adapter(x: Any, backend: str) -> ModuleType | None:
     family = arrays.family(x.data if isinstance(x, PackedSequence) else x)
     if family not in ADAPTERS or backends.wanted(backend) == "reference":
         return None
-    if family not in _IMPORTED:
-        _IMPORTED[family] = ADAPTERS[family]()
-    return _IMPORTED[family]
+    return ADAPTERS[family]()
