@@ -306,7 +306,7 @@ def test_another_byte_order_is_another_dtype(where: str, backend: str) -> None:
         *(np.zeros((1, 1, 3), np.complex64), np.zeros((1, 1, 3), "M8[s]"), np.zeros(1, "f4,f4")),
         np.zeros((1, 1, 3), np.dtype(("f4", (2,)))).astype("U3"),
     ],
-    ids=repr,
+    ids=lambda value: f"{type(value).__name__} {getattr(value, 'dtype', '')}".strip(),
 )
 def test_what_is_no_array_of_numbers_is_refused_by_name(value: Any) -> None:
     with pytest.raises(rnnop.DTypeError, match="`x`"):

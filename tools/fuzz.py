@@ -486,7 +486,7 @@ def _compare(call: Call, got: Results, wanted: Results | None) -> None:
     A result that nearly cancels says nothing about its computation: so what is beyond the
     tolerance must also be further off than the result moves when every number of the call does,
     by its rounding, and than the last places of the largest result are: 1 - h * h is no more exact
-    than h.
+    than h, and a gradient of the weights sums it over all steps.
     """
     wide = call.map(lambda array: np.asarray(array, np.float64))
 
@@ -510,7 +510,8 @@ def _compare(call: Call, got: Results, wanted: Results | None) -> None:
         return
     random, unit = np.random.default_rng(6), EPS[call.dtype]
     most_of_all = max(map(rms, wanted.values()))
-    moves = dict.fromkeys(off, unit * most_of_all)
+    steps = _data(call.x).size // max(1, _data(call.x).shape[-1])
+    moves = dict.fromkeys(off, unit * most_of_all * float(np.sqrt(steps)))
     for _ in range(6):
         moved = right(wide.map(lambda a: a * (1 + unit * random.choice([-1, 1], a.shape))))
         for name in off:
