@@ -1,4 +1,4 @@
-"""rnnop on cuDNN against torch.nn on cuDNN, on one GPU: forward and training, medians.
+"""rnnop against torch.nn on one GPU, cuDNN's networks and world models: medians.
 
     python benchmarks/gpu.py [--output FOLDER] [--seconds 120]
 
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 import rnnop
+from rnnop import rssm
 from rnnop.layouts import from_pytorch
 
 TURN = 0.01  # seconds that a turn takes at least
@@ -57,18 +58,43 @@ class Problem:
         parts += ["ragged"] if self.ragged else []
         return ", ".join([*parts, self.dtype])
 
+    def contenders(self, device: str) -> dict[str, dict[str, Call]]:
+        return Contenders(self, device).all()
+
     @property
     def lengths(self) -> list[int]:
         spread = np.linspace(1, self.T, self.N).round().astype(int)
         return np.random.default_rng(0).permutation(spread).tolist()
 
 
-def problems(device: str) -> Iterator[Problem]:
+@dataclass(frozen=True)
+class WorldModel:
+    """A rollout of the prior of Dreamer v1 with known actions: many small launches a step."""
+
+    N: int
+    T: int
+    H: int = 200
+    S: int = 30
+    A: int = 6
+    ragged: bool = False
+    dtype: str = "float32"
+
+    def __str__(self) -> str:
+        return f"RSSM rollout, N={self.N} T={self.T} belief={self.H} state={self.S}, {self.dtype}"
+
+    def contenders(self, device: str) -> dict[str, dict[str, Call]]:
+        return Rollouts(self, device).all()
+
+
+def problems(device: str) -> Iterator[Problem | WorldModel]:
     """Yield the problems, those that tell most first."""
     if device == "cpu":
         yield Problem("gru", 3, 5, 4, 8, ragged=True)
         yield Problem("lstm", 2, 4, 3, 5)
+        yield WorldModel(3, 4, H=8, S=5, A=2)
         return
+    yield WorldModel(16, 64, H=512, S=32)
+    yield WorldModel(50, 50)
     for mode in ("lstm", "gru"):
         yield Problem(mode, 1, 64, 64, 64)  # launches
         yield Problem(mode, 32, 64, 128, 128)
@@ -167,6 +193,72 @@ class Contenders:
         return [y, dx, rest[0], rest[1]]
 
 
+class Rollouts:
+    """Every way to run a world model: rnnop's, and a loop over torch.nn's own functions."""
+
+    def __init__(self, model: WorldModel, device: str) -> None:
+        sizes = {"state_size": model.S, "belief_size": model.H, "action_size": model.A}
+        spec = rssm.RSSMSpec.of("dreamer_v1", **sizes, embed_size=0, hidden_size=model.H)
+        drawn = rssm.init_weights(spec, seed=0)
+        self.weights = drawn.map(lambda each: torch.from_numpy(each).to(device))
+        random = np.random.default_rng(0)
+
+        def tensor(*shape: int) -> Any:
+            return torch.from_numpy(random.standard_normal(shape, np.float32)).to(device)
+
+        self.state, self.belief = tensor(model.N, model.S), tensor(model.N, model.H)
+        self.actions, self.noise, self.dstate = (
+            tensor(model.T, model.N, size) for size in (model.A, model.S, model.S)
+        )
+
+    def all(self) -> dict[str, dict[str, Call]]:
+        """Return {pass: {name: call}}."""
+        return {
+            "forward": {"rnnop": self._forward, "torch.nn, in a loop": self._torch},
+            "training": {"rnnop": self._training, "torch.nn, in a loop": self._torch_training},
+        }
+
+    def _forward(self) -> list[Any]:
+        with torch.inference_mode():
+            out = rssm.rollout(self.weights, self.state, self.belief, self.actions, self.noise)
+        return [out.state, out.belief]
+
+    def _training(self) -> list[Any]:
+        out, vjp = rssm.rollout_vjp(self.weights, self.state, self.belief, self.actions, self.noise)
+        grads = vjp(dstate=self.dstate)
+        return [out.state, out.belief, grads.actions, grads.weights.gru.w_hh[0]]
+
+    def _torch(self) -> list[Any]:
+        with torch.inference_mode():
+            return self._unrolled(dict(self.weights.named()), self.actions)
+
+    def _torch_training(self) -> list[Any]:
+        named = {name: each.detach().requires_grad_() for name, each in self.weights.named()}
+        actions = self.actions.detach().requires_grad_()
+        state, belief = self._unrolled(named, actions)
+        wanted = [actions, named.pop("gru.w_hh[0]"), *named.values()]
+        found = torch.autograd.grad(state, wanted, self.dstate)
+        return [state, belief, *found[:2]]
+
+    def _unrolled(self, named: dict[str, Any], actions: Any) -> list[Any]:
+        function = torch.nn.functional
+        gru = [named[f"gru.{name}[0]"] for name in ("w_ih", "w_hh", "b_ih", "b_hh")]
+
+        def layer(name: str, x: Any) -> Any:
+            return function.linear(x, named[f"{name}.w"], named[f"{name}.b"])
+
+        state, belief, states, beliefs = self.state, self.belief, [], []
+        for action, noise in zip(actions, self.noise, strict=True):
+            x = function.elu(layer("inputs[0]", torch.cat([state, action], -1)))
+            belief = torch.gru_cell(x, belief, *gru)
+            head = layer("prior[1]", function.elu(layer("prior[0]", belief)))
+            mean, raw = head.chunk(2, -1)
+            state = mean + (function.softplus(raw) + 0.1) * noise
+            states.append(state)
+            beliefs.append(belief)
+        return [torch.stack(states), torch.stack(beliefs)]
+
+
 def with_flag(name: str, value: str, call: Call) -> Any:
     """Return what a call gives with an environment variable set."""
     before = os.environ.get(name)
@@ -216,10 +308,10 @@ def disagreement(results: dict[str, list[Any]]) -> float:
     )
 
 
-def measure(problem: Problem, device: str, seconds: float) -> list[dict[str, Any]]:
+def measure(problem: Problem | WorldModel, device: str, seconds: float) -> list[dict[str, Any]]:
     """Return a row for each contender in each pass."""
     clock, rows = Clock(device), []
-    for what, calls in Contenders(problem, device).all().items():
+    for what, calls in problem.contenders(device).items():
         runs: dict[str, Call] = {}
         errors: dict[str, str] = {}
         results: dict[str, list[Any]] = {}
