@@ -101,6 +101,7 @@ class Outer(Structure):
         ("x", c_void_p),
         ("x_stride", c_int64),
         *((name, c_void_p) for name in ("x_rows", "sum")),
+        ("sum_stride", c_int64),
     ]
 
 
@@ -115,9 +116,55 @@ class Times(Structure):
     ]
 
 
+class Layer(Structure):
+    """struct Layer of engine.h."""
+
+    _fields_: ClassVar = [
+        *((name, c_int64) for name in ("inputs", "known", "back", "out", "norm", "activation")),
+        *((name, c_void_p) for name in ("w", "b", "scale", "shift")),
+        *((name, c_void_p) for name in ("y", "pre", "d", "d_scale", "d_shift")),
+        *((name, c_void_p) for name in ("dw", "db", "dscale", "dshift")),
+        ("place", c_int64),
+        *((name, c_void_p) for name in ("forward", "forward_known", "bias")),
+        *((name, c_void_p) for name in ("backward", "backward_known")),
+    ]
+
+
+class Drawn(Structure):
+    """struct Drawn of engine.h."""
+
+    _fields_: ClassVar = [(name, c_void_p) for name in ("mean", "std", "raw", "dmean", "dstd")]
+
+
+class Rssm(Structure):
+    """struct Rssm of engine.h."""
+
+    _fields_: ClassVar = [
+        *((name, c_int64) for name in ("cell", "classes", "std_rule")),
+        *((name, c_double) for name in ("std_shift", "std_offset", "min_std")),
+        *((name, c_double) for name in ("unimix", "norm_eps")),
+        *((name, c_int64) for name in ("state", "belief", "action", "embed")),
+        *((name, c_int64) for name in ("batch", "threads")),
+        *((name, POINTER(Layer)) for name in ("gru", "inputs", "head", "prior")),
+        *((name, c_int64) for name in ("num_inputs", "num_head", "num_prior")),
+        *((name, c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh")),
+        *((name, c_void_p) for name in ("initial_state", "initial_belief", "first")),
+        *((name, c_void_p) for name in ("state0", "belief0", "noise", "actions", "embeds")),
+        *((name, Drawn) for name in ("drawn", "from_prior")),
+        *((name, c_void_p) for name in ("states", "beliefs", "given", "before", "gates")),
+        ("stretch", c_int64),
+        *((name, c_void_p) for name in ("d_gates", "d_prior", "dstates", "dbeliefs")),
+        *((name, c_void_p) for name in ("dstate", "dbelief", "first_dstate", "first_dbelief")),
+        *((name, c_void_p) for name in ("dactions", "dembeds", "dw_ih", "dw_hh", "db_gates")),
+        *((name, c_void_p) for name in ("gru_input", "gru_recurrent", "gru_candidate", "gru_bias")),
+        *((name, c_int64) for name in ("parameters", "width", "far")),
+    ]
+
+
 _STRUCTURES: tuple[type[Structure], ...] = (
     *(Problem, Given, Weights, Forward, Backward),
     *(Outer, Times),
+    *(Layer, Drawn, Rssm),
 )
 
 
@@ -158,6 +205,18 @@ class Functions:
         self.pack_times = declared(
             "pack_times", None, c_void_p, c_int64, c_int64, c_int64, c_void_p
         )
+        # int64_t rnnop_rssm_packed_size_f32(Rssm *r, int backward);
+        self.rssm_packed_size = declared("rssm_packed_size", c_int64, POINTER(Rssm), c_int)
+        # void rnnop_rssm_pack_f32(Rssm *r, int backward, void *room);
+        self.rssm_pack = declared("rssm_pack", None, POINTER(Rssm), c_int, c_void_p)
+        # int rnnop_rssm_forward_f32(Rssm *r, int64_t begin, int64_t end);
+        self.rssm_forward = checked("rssm_forward", POINTER(Rssm), c_int64, c_int64)
+        # int rnnop_rssm_backward_f32(Rssm *r, int64_t begin, int64_t end);
+        self.rssm_backward = checked("rssm_backward", POINTER(Rssm), c_int64, c_int64)
+        # int rnnop_rssm_sums_f32(Rssm *r, int64_t begin, int64_t end);
+        self.rssm_sums = checked("rssm_sums", POINTER(Rssm), c_int64, c_int64)
+        # int rnnop_rssm_gradient_f32(Rssm *r, int64_t num_steps, int64_t steps);
+        self.rssm_gradient = checked("rssm_gradient", POINTER(Rssm), c_int64, c_int64)
 
 
 def _check(status: int, function: Any, _: object) -> None:

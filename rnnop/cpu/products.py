@@ -195,6 +195,7 @@ class WeightSums:
             x.strides[0] // self.dtype.itemsize,
             pointer(index),
             pointer(into),
+            into.strides[0] // self.dtype.itemsize,
         )
         self.functions.outer(byref(arguments))
 

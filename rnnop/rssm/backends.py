@@ -21,7 +21,7 @@ from .spec import RSSMSpec
 from .weights import RSSMGrads, RSSMWeights
 
 # In the order in which `auto` tries them.
-BACKENDS = {"reference": "rnnop.rssm.reference"}
+BACKENDS = {"cpu": "rnnop.cpu.rssm", "reference": "rnnop.rssm.reference"}
 
 Actor = Callable[[Array, Array], tuple[Array, Any]]
 """(state, belief) -> (action, vjp); vjp(daction) -> (dstate, dbelief, *parameters)."""

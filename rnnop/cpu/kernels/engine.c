@@ -4,6 +4,7 @@
  */
 #include "engine.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,7 @@ enum {
 
 #define MIN_SHARED_WORK 6e4   /* 2 N H (I + P) of a step that is worth a barrier */
 #define MIN_THREADED_PACKING 65536 /* elements of weights, likewise */
+#define MIN_SHARED_PRODUCT 4e4 /* multiply-adds that are worth a barrier */
 #define MIN_THREADED_WORK 2e5 /* multiply-adds of a call that are worth waking a thread */
 
 static void *rnnop_aligned(size_t bytes)
@@ -106,6 +108,9 @@ void rnnop_layout(int64_t *bytes)
     bytes[4] = sizeof(Backward);
     bytes[5] = sizeof(Outer);
     bytes[6] = sizeof(Times);
+    bytes[7] = sizeof(Layer);
+    bytes[8] = sizeof(Drawn);
+    bytes[9] = sizeof(Rssm);
 }
 
 /* What this machine can run: 0 generic, 1 AVX2 with FMA, 2 AVX-512. */

@@ -79,7 +79,8 @@ typedef struct {
     const void *x; /* rows of X, x_stride apart, in this order or at x_rows */
     int64_t x_stride;
     const int64_t *x_rows;
-    void *sum;
+    void *sum; /* rows sum_stride apart */
+    int64_t sum_stride;
 } Outer;
 
 /* Y (rows, columns) = D B, or += with `add` */
@@ -91,5 +92,65 @@ typedef struct {
     void *y;            /* rows of `columns` elements, in this order or at y_rows */
     const int64_t *y_rows;
 } Times;
+
+/* A recurrent state-space model (rnnop/rssm). Rows are those of all steps, time-major. */
+enum RssmCell { RSSM_GRU, RSSM_GRU_RESET_BEFORE, RSSM_GRU_LAYER_NORM };
+enum Activation { IDENTITY, ELU, RELU, SILU };
+enum Norm { NO_NORM, LAYER_NORM, RMS_NORM };
+enum StdRule { AT_LEAST, PLUS, SIGMOID_PLUS };
+
+/* y = activation(norm(W x + b)); W is (out, in + known). What its last `known` columns read is known
+ * before the loop over time. The gradient of x is wanted of the first `back` columns in the loop, of
+ * the others after it. */
+typedef struct {
+    int64_t in, known, back, out, norm, activation;
+    const void *w, *b, *scale, *shift;
+    void *y, *pre;               /* kept: (rows, out); pre if y alone does not tell the gradient */
+    void *d, *d_scale, *d_shift; /* of a stretch: (rows, out) */
+    void *dw, *db, *dscale, *dshift;
+    /* by rnnop_rssm_pack */
+    int64_t place; /* where its working memory begins, in elements of one row */
+    const void *forward, *forward_known, *bias, *backward, *backward_known;
+} Layer;
+
+/* What a state is drawn from: means and stds, or logits as `mean` */
+typedef struct {
+    void *mean, *std, *raw;     /* (rows, S); raw: what the std comes from, kept for the backward */
+    const void *dmean, *dstd;   /* null for zeros */
+} Drawn;
+
+typedef struct {
+    int64_t cell, classes, std_rule; /* classes: 0 for a Gaussian */
+    double std_shift, std_offset, min_std, unimix, norm_eps;
+    int64_t state, belief, action, embed;
+    int64_t batch, threads;
+    /* of the cell with layer norm its sums, else null; hidden layers before it; the head that draws
+     * the state; the prior's head where it is another, else null */
+    Layer *gru, *inputs, *head, *prior;
+    int64_t num_inputs, num_head, num_prior;
+    const void *w_ih, *w_hh, *b_ih, *b_hh;
+    const void *initial_state, *initial_belief; /* where an episode begins */
+    const int64_t *first;                       /* (rows,): number of the episode or -1; or null */
+    const void *state0, *belief0, *noise, *actions, *embeds;
+    Drawn drawn, from_prior;
+    void *states, *beliefs; /* (rows, S), (rows, H) */
+    /* kept for the backward */
+    void *given;  /* (rows, S + A): state and action that each step began with */
+    void *before; /* (rows, H): belief that it began with; null without episodes that begin */
+    void *gates;  /* (rows, 4, H): r z n q, with q = R_n h + b_hn, or r * h */
+    /* the backward: of a stretch that begins with step `stretch` (rows, 4, H): r z n q */
+    int64_t stretch;
+    void *d_gates, *d_prior; /* d_prior (rows, H): what the prior's head gives for the beliefs */
+    const void *dstates, *dbeliefs;    /* (rows, S), (rows, H); null for zeros */
+    void *dstate, *dbelief;            /* (N, S), (N, H): of what the steps done begin with */
+    void *first_dstate, *first_dbelief; /* of the initial state and belief of each episode */
+    void *dactions, *dembeds;
+    void *dw_ih, *dw_hh, *db_gates; /* db_gates (4, H) */
+    /* by rnnop_rssm_pack */
+    const void *gru_input, *gru_recurrent, *gru_candidate, *gru_bias;
+    /* multiply-adds of a row in a step; working memory of a row in all layers; whether the weights
+     * lie far away */
+    int64_t parameters, width, far;
+} Rssm;
 
 #endif

@@ -91,7 +91,7 @@ static void NAME(outer_body)(void *argument, Thread thread)
             }
             for (int64_t i = tile; i < tile_end; i++)
                 NAME(outer_tile)(d + (i - tile) * K_BLOCK * ROWS, x, depth,
-                                 (REAL *)o->sum + i * ROWS * o->right + column, o->right,
+                                 (REAL *)o->sum + i * ROWS * o->sum_stride + column, o->sum_stride,
                                  o->left - i * ROWS, count);
         }
     }

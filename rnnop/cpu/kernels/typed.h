@@ -7,5 +7,10 @@
 #include "forward.h"
 #include "backward.h"
 #include "gradient.h"
+#include "dense.h"
+#include "latent.h"
+#include "rssm_pack.h"
+#include "rssm_forward.h"
+#include "rssm_backward.h"
 
 #undef LANES
