@@ -1,6 +1,8 @@
 """Recurrent networks on plain arrays: one call, any mask, gradients for all of it."""
 
-from . import errors, layouts, rssm
+from typing import TYPE_CHECKING, Any
+
+from . import errors, layouts
 from ._version import __version__
 from .api import VJP, Explanation, RNNOutput, explain, prepack, rnn, rnn_vjp
 from .errors import (
@@ -15,6 +17,9 @@ from .initialize import init_weights
 from .packing import PackedSequence, pack, unpack
 from .spec import Activation, RNNSpec
 from .weights import PrepackedWeights, RNNGrads, RNNWeights
+
+if TYPE_CHECKING:
+    from . import rssm
 
 __all__ = [
     "VJP",
@@ -44,3 +49,12 @@ __all__ = [
     "rssm",
     "unpack",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `rnnop.rssm` when it is first asked for: most programs never do."""
+    if name == "rssm":
+        from importlib import import_module
+
+        return import_module("rnnop.rssm")
+    raise AttributeError(f"module 'rnnop' has no attribute {name!r}")
