@@ -13,11 +13,11 @@ from rnnop.cli import main
 from rnnop.cli.bench.machine import slug
 
 HERE = Path(__file__).resolve().parent
-GATE = HERE.parent / "tests" / "test_cpu.py"
+GATE = [HERE.parent / "tests" / name for name in ("test_cpu.py", "test_rssm_cpu.py")]
 
 if __name__ == "__main__":
     tested = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--no-cov", GATE], cwd=HERE.parent
+        [sys.executable, "-m", "pytest", "-q", "--no-cov", *GATE], cwd=HERE.parent
     )
     if tested.returncode:
         sys.exit("benchmarks: the engine's tests fail here; nothing is measured")

@@ -29,9 +29,10 @@ from rnnop.cli.bench import (
 from rnnop.cli.bench.cases import FEW_FULL, UNIFORM, Case, Inputs, filled
 from rnnop.cli.bench.measure import Measurement, Result, loaders, measure
 from rnnop.cli.bench.memory import Footprint
-from rnnop.cli.bench.peers import OURS, PEERS, Contender, ours
+from rnnop.cli.bench.peers import OURS, OURSELVES, PEERS, Contender, ours
 from rnnop.cli.bench.processes import environment, run_in_fresh_process
 from rnnop.cli.bench.results import Run, Setting
+from rnnop.cli.bench.rssm import RSSMCase
 from rnnop.cli.bench.timing import LEAST_ROUNDS, MOST_ROUNDS, Timing, interleave
 from rnnop.cli.tables import Table
 from rnnop.cpu import engine
@@ -370,9 +371,49 @@ def test_the_peers_that_are_installed_agree() -> None:
             ways |= result.results.keys()
     streamed = measure(Case("stream", "stream", "gru", 1, 4, 3, 5), 1, here, 1e-6)
     assert streamed.failures == {}
-    assert streamed.results.keys() == here.keys()
-    expected = {OURS, f"{OURS}, prepacked", *here}
+    sequences = here.keys() - {"TorchRL"}
+    assert streamed.results.keys() == sequences
+    expected = {OURS, f"{OURS}, prepacked", *sequences}
     assert ways == expected | ({"PyTorch, packed"} if "PyTorch" in here else set())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_rest")
+@pytest.mark.filterwarnings("ignore")  # of TorchRL and torch.compile, each of its own insides
+@pytest.mark.parametrize("work", ["forward", "training"])
+@pytest.mark.parametrize("form", ["rollout", "observe", "imagine"])
+def test_the_peers_of_the_rssm_agree(form: str, work: str) -> None:
+    here = loaders(peer for peer in PEERS if peer.installed)
+    result = measure(RSSMCase("rssm", work, form, 3, 4, 8, 5), 1, here, 1e-6)
+    assert result.failures == {}
+    torchrl = {"TorchRL", "TorchRL, compiled"} if "TorchRL" in here else set()
+    assert result.results.keys() == {OURS} | (here.keys() & {"JAX"}) | torchrl
+
+
+def test_a_wrong_gradient_of_an_rssm_is_seen() -> None:
+    case = RSSMCase("rssm", "training", "observe", 3, 4, 8, 5)
+    inputs = cases.draw(case)
+    ours = OURSELVES.contenders(inputs, 1)[0]
+    outputs = ours.outputs(ours.call())
+    arrays = {"dstate", "dbelief", "dactions", "dembeds", "dposterior[1].b", "dgru.w_hh[0]"}
+    assert arrays | {"prior_mean", "posterior_std", "state", "belief"} <= outputs.keys()
+    for name, array in outputs.items():
+        off = {**outputs, name: array * 1.001}
+        assert 1e-4 < agreement.largest_difference(outputs, off, inputs.real) < 2e-3
+
+
+def test_flops_of_an_rssm() -> None:
+    N, T, H, S, A = 3, 5, 8, 6, cases.rssm.ACTION_SIZE
+    step = 2 * (H * (S + A) + 3 * H * (H + H) + H * H + 2 * S * H)
+
+    def flops(form: str, work: str = "forward") -> int:
+        return RSSMCase("rssm", work, form, N, T, H, S).flops
+
+    assert flops("rollout") == N * T * step
+    assert flops("rollout", "training") == 3 * N * T * step
+    assert flops("observe") == N * T * (step + 2 * (H * 2 * H + 2 * S * H))
+    width = cases.rssm.ACTOR_WIDTH
+    assert flops("imagine") == N * T * (step + 2 * width * (S + H + A))
 
 
 def tell(name: str) -> Iterator[Any]:
@@ -527,7 +568,7 @@ def test_files_of_a_run(tmp_path: Path) -> None:
     run = made_up()
     bench.write(run, tmp_path / "new" / "folder")
     found = {path.name: path for path in (tmp_path / "new" / "folder").iterdir()}
-    plots = ["ratios.png", "fill.png", "scaling.png"]
+    plots = ["ratios.png", "fill.png", "scaling.png", "rssm.png"]
     assert sorted(found) == sorted(["results.json", "results.md", *plots])
     for name in plots:
         content = found[name].read_bytes()
@@ -691,7 +732,10 @@ def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--seconds", "0"], "--seconds: '0' is not a positive number of seconds"),
         (["--seconds", "inf"], "--seconds: 'inf' is not a positive number of seconds"),
         (["--seconds", "soon"], "--seconds: 'soon' is not a positive number of seconds"),
-        (["--peers", "abacus"], "--peers: 'abacus' is none of PyTorch, ONNX Runtime, JAX, none"),
+        (
+            ["--peers", "abacus"],
+            "--peers: 'abacus' is none of PyTorch, ONNX Runtime, JAX, TorchRL, none",
+        ),
         (["--peers", "JAX"], '--peers: JAX is not installed: pip install "rnnop[jax]"'),
     ],
     ids=lambda value: "-".join(value)[2:] if isinstance(value, list) else "",

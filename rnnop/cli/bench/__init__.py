@@ -1,8 +1,9 @@
 """Measure rnnop on this machine, against whatever peers are installed.
 
-LSTM and GRU on the CPU, float32, forward and training, dense and ragged batches, streams of single
-steps, cost against the share of real steps and against T, N and H, and memory. Peers are PyTorch,
-ONNX Runtime and JAX, with the same weights and the same number of threads. Outputs and gradients
+LSTM, GRU and RSSM on the CPU, float32, forward and training, dense and ragged batches, streams of
+single steps, cost against the share of real steps and against T, N and H, and memory. Peers are
+PyTorch, ONNX Runtime, JAX and, for the RSSM, TorchRL, with the same weights and the same number of
+threads. Outputs and gradients
 are compared before anything is timed: who disagrees is reported as failed and not timed.
 
 All take turns in one process for each number of threads. Times are medians; +- is half the distance
@@ -135,7 +136,7 @@ def _peers(text: str) -> list[Peer]:
             raise argparse.ArgumentTypeError(f"{name.strip()!r} is none of {names}, none")
         if not peer.installed:
             raise argparse.ArgumentTypeError(
-                f'{peer.name} is not installed: pip install "rnnop[{peer.extra}]"'
+                f'{peer.name} is not installed: pip install "{peer.install}"'
             )
         found.append(peer)
     return found

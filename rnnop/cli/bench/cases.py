@@ -13,6 +13,8 @@ import numpy.typing as npt
 import rnnop
 
 from ...spec import NUM_GATES
+from . import rssm
+from .rssm import RSSMCase, RSSMInputs
 
 Array = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -168,8 +170,16 @@ class Inputs:
         return index
 
 
-def draw(case: Case) -> Inputs:
+AnyCase = Case | RSSMCase
+AnyInputs = Inputs | RSSMInputs
+
+
+def draw(case: AnyCase) -> AnyInputs:
     """Draw the arrays of a case, the same at each call."""
+    return rssm.draw(case) if isinstance(case, RSSMCase) else _draw(case)
+
+
+def _draw(case: Case) -> Inputs:
     generator = np.random.default_rng(0)
     lengths = case.draw_lengths()
     last = case.num_steps if lengths is None else lengths
@@ -200,9 +210,10 @@ GROUPS = {
     "scale T": "Scaling with the number of steps",
     "scale N": "Scaling with the batch size",
     "scale H": "Scaling with the hidden size",
+    **rssm.GROUPS,
     "memory": "Memory",
 }
-CURVES = ("fill", "scale T", "scale N", "scale H")
+CURVES = ("fill", "scale T", "scale N", "scale H", *rssm.CURVES)
 
 _GRID = (  # N, T, I, H
     (1, 80, 512, 256),
@@ -223,12 +234,13 @@ _RAGGED: tuple[tuple[str, tuple[int, int, int, int], bool, Lengths], ...] = (
 _WORKS = ("forward", "training")
 
 
-def every() -> list[Case]:
+def every() -> list[AnyCase]:
     """Return all cases, group by group."""
-    return [*_dense(), *_ragged(), Case("stream", "stream", "gru", 1, 256, 64, 64), *_curves()]
+    stream = Case("stream", "stream", "gru", 1, 256, 64, 64)
+    return [*_dense(), *_ragged(), stream, *_curves(), *rssm.every()]
 
 
-def quick() -> list[Case]:
+def quick() -> list[AnyCase]:
     """Return a few small cases that tell whether a machine behaves as expected."""
     small = (8, 100, 128, 128)
     return [
@@ -242,7 +254,7 @@ def quick() -> list[Case]:
     ]
 
 
-def matching(cases: list[Case], pattern: str) -> list[Case]:
+def matching(cases: list[AnyCase], pattern: str) -> list[AnyCase]:
     """Return the cases that have `pattern` in their name; `*` and `?` as in a shell."""
     wanted = f"*{pattern.lower()}*"
     return [case for case in cases if fnmatchcase(case.name.lower(), wanted)]

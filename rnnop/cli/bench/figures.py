@@ -20,6 +20,8 @@ _PEERS = {
     "PyTorch, packed": "#CC79A7",
     "ONNX Runtime": "#009E73",
     "JAX": "#56B4E9",
+    "TorchRL": "#F0E442",
+    "TorchRL, compiled": "#000000",
 }
 
 _WORKS = ("forward", "training")
@@ -30,14 +32,15 @@ def draw(run: Run, folder: Path) -> list[str]:
     plots: dict[str, Callable[[Run, Path], bool]] = {
         "ratios.png": _ratios,
         "fill.png": _fill,
-        "scaling.png": _scaling,
+        "scaling.png": lambda run, path: _scaling(run, path, _LSTM),
+        "rssm.png": lambda run, path: _scaling(run, path, _RSSM),
     }
     return [name for name, plot in plots.items() if plot(run, folder / name)]
 
 
 def _ratios(run: Run, path: Path) -> bool:
     """Draw a bar for each case that has a peer, those where rnnop loses in another colour."""
-    members = run.of_group("dense", "ragged", "stream")
+    members = run.of_group("dense", "ragged", "stream", "rssm")
     parts = list(dict.fromkeys(each.threads for each in members if each.ratio() is not None))
     if not parts:
         return False
@@ -86,29 +89,45 @@ def _fill(run: Run, path: Path) -> bool:
         axes.set(title=work, xlabel="steps that are real (%)", ylabel="time of a call (ms)")
         axes.set(xlim=(0.0, 102.0))
         axes.set_ylim(bottom=0.0)
-    case, threads = members[0].case, members[0].threads
+    case: Any = members[0].case
+    threads = members[0].threads
     sizes = f"N={case.batch_size} T={case.num_steps} I={case.input_size} H={case.hidden_size}"
     figure.suptitle(f"Cost against fill: {case.mode.upper()}, {sizes}, threads: {threads}")
     figure.savefig(path, format="png")
     return True
 
 
-_SCALES: dict[str, tuple[str, Callable[[Measurement], float]]] = {
-    "scale T": ("steps T", lambda each: each.case.num_steps),
-    "scale N": ("batch size N", lambda each: each.case.batch_size),
-    "scale H": ("hidden size H", lambda each: each.case.hidden_size),
-}
+# A title, then for each group the label of the size that is varied, and the field that has it.
+_Scales = tuple[str, dict[str, tuple[str, str]]]
+_LSTM: _Scales = (
+    "LSTM, T=100 N=16 I=128 H=128",
+    {
+        "scale T": ("steps T", "num_steps"),
+        "scale N": ("batch size N", "batch_size"),
+        "scale H": ("hidden size H", "hidden_size"),
+    },
+)
+_RSSM: _Scales = (
+    "RSSM rollout, T=50 N=16 H=200 S=30",
+    {
+        "rssm scale T": ("steps T", "num_steps"),
+        "rssm scale N": ("batch size N", "batch_size"),
+        "rssm scale H": ("belief H", "belief_size"),
+    },
+)
 
 
-def _scaling(run: Run, path: Path) -> bool:
+def _scaling(run: Run, path: Path, scales: _Scales) -> bool:
     """Draw cost against T, N and H, both axes logarithmic."""
-    members = run.of_group(*_SCALES)
+    title, groups = scales
+    members = run.of_group(*groups)
     if not members:
         return False
     figure = _figure(13.0, 7.5)
-    grid = figure.subplots(len(_WORKS), len(_SCALES))
+    grid = figure.subplots(len(_WORKS), len(groups))
     for row, work in zip(grid, _WORKS, strict=True):
-        for axes, (group, (label, size)) in zip(row, _SCALES.items(), strict=True):
+        for axes, (group, (label, field)) in zip(row, groups.items(), strict=True):
+            size = _size_of(field)
             mine = [each for each in members if (each.case.group, each.case.work) == (group, work)]
             _curves(axes, mine, size)
             axes.set(title=work, xlabel=label, ylabel="time of a call (ms)")
@@ -116,12 +135,14 @@ def _scaling(run: Run, path: Path) -> bool:
             axes.set_yscale("log")
             ticks = [size(each) for each in mine]
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    mode, threads = members[0].case.mode.upper(), members[0].threads
-    figure.suptitle(
-        f"Scaling: {mode}, T=100 N=16 I=128 H=128 with one of them varied, threads: {threads}"
-    )
+    threads = members[0].threads
+    figure.suptitle(f"Scaling: {title} with one of them varied, threads: {threads}")
     figure.savefig(path, format="png")
     return True
+
+
+def _size_of(field: str) -> Callable[[Measurement], float]:
+    return lambda each: float(getattr(each.case, field))
 
 
 def _curves(

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .agreement import TOLERANCE, largest_difference
-from .cases import Case, Inputs, draw
-from .peers import OURS, Contender, Peer, is_ours, ours
+from .cases import AnyCase, AnyInputs, draw
+from .peers import OURS, OURSELVES, Contender, Peer, is_ours
 from .timing import Timing, interleave
 
-Load = Callable[[Inputs, int], list[Contender]]
+Load = Callable[[AnyInputs, int], list[Contender]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Result:
 class Measurement:
     """A case, how many threads it ran on, and the result of every contender by its name."""
 
-    case: Case
+    case: AnyCase
     threads: int
     results: dict[str, Result] = field(default_factory=dict)
 
@@ -75,10 +75,10 @@ class Measurement:
 
 def loaders(peers: Iterable[Peer]) -> dict[str, Load]:
     """Return what makes the contenders of rnnop, which comes first, and of each peer."""
-    return {OURS: ours.contenders, **{peer.name: peer.load().contenders for peer in peers}}
+    return {peer.name: peer.contenders for peer in (OURSELVES, *peers)}
 
 
-def measure(case: Case, threads: int, loads: dict[str, Load], seconds: float) -> Measurement:
+def measure(case: AnyCase, threads: int, loads: dict[str, Load], seconds: float) -> Measurement:
     """Compare and time all contenders of a case.
 
     A peer that raises, or whose outputs are not those of rnnop, is reported and not timed; when

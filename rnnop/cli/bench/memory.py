@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...errors import RnnopError
-from .cases import Case, draw
+from .cases import AnyCase, draw
 from .measure import Load
 
 # Of Linux: "5" in the first sets the peak of the process back to what is resident now.
@@ -36,7 +36,7 @@ class Footprint:
         Bytes of y and, in training, of the gradients: the least that anybody must have.
     """
 
-    case: Case
+    case: AnyCase
     threads: int
     contender: str
     peak: int
@@ -52,14 +52,14 @@ def measurable() -> bool:
     return True
 
 
-def contenders(case: Case, threads: int, loads: dict[str, Load]) -> Iterator[tuple[str, int]]:
+def contenders(case: AnyCase, threads: int, loads: dict[str, Load]) -> Iterator[tuple[str, int]]:
     """Yield each contender of a case, as a peer and a place in its list; for a fresh process."""
     inputs = draw(_tiny(case))
     for name, load in loads.items():
         yield from ((name, place) for place in range(len(load(inputs, threads))))
 
 
-def footprint(case: Case, threads: int, load: Load, place: int) -> Iterator[Footprint]:
+def footprint(case: AnyCase, threads: int, load: Load, place: int) -> Iterator[Footprint]:
     """Yield the footprint of one contender; for a fresh process."""
     # Once on next to nothing, so that libraries, threads and buffers of fixed size are there.
     load(draw(_tiny(case)), threads)[place].call()
@@ -74,7 +74,7 @@ def footprint(case: Case, threads: int, load: Load, place: int) -> Iterator[Foot
     yield Footprint(case, threads, contender.name, peak, sum(array.nbytes for array in arrays))
 
 
-def _tiny(case: Case) -> Case:
+def _tiny(case: AnyCase) -> AnyCase:
     return replace(case, num_steps=2, batch_size=2)
 
 

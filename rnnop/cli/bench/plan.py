@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 import rnnop
 
 from ..progress import Progress
 from . import machine
-from .cases import CURVES, Case, draw
+from .cases import CURVES, AnyCase
 from .measure import Measurement, loaders, measure
 from .memory import Footprint, contenders, footprint, measurable
 from .peers import PEERS, Peer
@@ -26,7 +28,7 @@ class Plan:
 
     Attributes
     ----------
-    cases : list of Case
+    cases : list of Case and RSSMCase
         Of all groups. Curves and memory are measured on the most threads only.
     threads : sequence of int
         How many threads, one run of the cases for each.
@@ -36,12 +38,12 @@ class Plan:
         How long the contenders of a case take turns, unless that is too short for a few rounds.
     """
 
-    cases: list[Case]
+    cases: list[AnyCase]
     threads: Sequence[int]
     peers: list[Peer]
     seconds: float
 
-    def timed(self, threads: int) -> list[Case]:
+    def timed(self, threads: int) -> list[AnyCase]:
         """Return the cases that are timed on so many threads."""
         most = threads == max(self.threads)
         return [
@@ -50,7 +52,7 @@ class Plan:
             if case.group != "memory" and (most or case.group not in CURVES)
         ]
 
-    def weighed(self) -> list[Case]:
+    def weighed(self) -> list[AnyCase]:
         """Return the cases whose memory is measured, if the system can tell."""
         weighed = [case for case in self.cases if case.group == "memory"]
         return weighed if weighed and measurable() else []
@@ -87,12 +89,12 @@ def collect(plan: Plan, progress: Progress) -> Run:
 
 
 def _measurements(
-    cases: list[Case], threads: int, peers: list[Peer], seconds: float
+    cases: list[AnyCase], threads: int, peers: list[Peer], seconds: float
 ) -> Iterator[Setting | Measurement]:
     """Yield the setting, then each measurement; run in a process of its own."""
     loads = loaders(peers)
-    inputs = draw(cases[0])
-    how = rnnop.explain(inputs.x, inputs.weights, mode=inputs.case.mode)
+    weights = rnnop.init_weights("gru", input_size=1, hidden_size=1, seed=0)
+    how = rnnop.explain(np.zeros((1, 1, 1), np.float32), weights)
     backend = f"{how.backend} ({how.manner})" if how.manner else how.backend
     busy = machine.busy_cores()
     yield Setting(threads, machine.peak(), backend, machine.blas(), busy)
@@ -100,7 +102,7 @@ def _measurements(
         yield measure(case, threads, loads, seconds)
 
 
-def _weigh(case: Case, threads: int, peers: list[Peer]) -> Iterator[Footprint]:
+def _weigh(case: AnyCase, threads: int, peers: list[Peer]) -> Iterator[Footprint]:
     """Yield the footprint of everybody, each from a process of its own."""
     loads = loaders(peers)
     for name, place in list(run_in_fresh_process(threads, contenders, case, threads, loads)):

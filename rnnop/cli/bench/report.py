@@ -82,7 +82,7 @@ def _summary(run: Run) -> Table:
     header = ["best peer / rnnop", "cases", "least", "geometric mean", "most", "lost"]
     rows: list[list[str]] = []
     marked = set()
-    for (group, work, threads), members in _parts(run, ("dense", "ragged", "stream")):
+    for (group, work, threads), members in _parts(run, ("dense", "ragged", "stream", "rssm")):
         ratios = [ratio for each in members if (ratio := each.ratio()) is not None]
         if not ratios:
             continue
@@ -106,7 +106,13 @@ def _details(run: Run) -> Iterator[Table]:
     for (group, work, threads), members in _parts(run, tuple(GROUPS)):
         names = in_order(name for each in members for name in each.results)
         unit = "µs for a step" if group == "stream" else "ms"
-        header = ["N,T,I,H", *names, "ratio", "GFLOP/s", "of peak"]
+        header = [
+            "N,T,H,S" if group.startswith("rssm") else "N,T,I,H",
+            *names,
+            "ratio",
+            "GFLOP/s",
+            "of peak",
+        ]
         rows = [
             [
                 each.case.problem,
@@ -137,7 +143,7 @@ def _memory(run: Run) -> Table:
         label = f"{mine[0].case.problem}, {mine[0].case.work}"
         rows.append([label, results, *(peaks.get(name, "") for name in names)])
     title = "Memory of a call beyond its inputs and weights, at most at a time (MiB)"
-    return Table(title, ["N,T,I,H", "its results alone", *names], rows)
+    return Table(title, ["N,T,I,H or N,T,H,S", "its results alone", *names], rows)
 
 
 def _parts(

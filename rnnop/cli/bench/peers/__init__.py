@@ -14,7 +14,8 @@ from typing import Any, Protocol, cast
 
 import numpy.typing as npt
 
-from ..cases import Inputs
+from ..cases import AnyInputs
+from ..rssm import RSSMInputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,7 @@ class Contender:
     outputs : callable
         Turns what `call` returns into arrays: 'y' (T, N, D*H), and of training the gradients under
         their names in rnnop: 'x', 'w_ih[0]' and so on. Of a stream: the last state, 'h' (1, 1, H).
+        Of an RSSM: its outputs by their names, and gradients with a d before theirs.
     """
 
     name: str
@@ -40,7 +42,7 @@ class Contender:
 class Module(Protocol):
     """What the file of a peer must offer."""
 
-    def contenders(self, inputs: Inputs, threads: int) -> list[Contender]:
+    def contenders(self, inputs: Any, threads: int) -> list[Contender]:
         """Return the ways in which the peer can do the work of a case: none if it cannot.
 
         All that can be done once is done here: weights laid out, models compiled.
@@ -55,18 +57,21 @@ class Peer:
     ----------
     name : str
         As it calls itself.
-    file : str
-        The module of this package.
+    file : str or None
+        The module of this package that runs a `Case`, if any.
+    rssm : str or None
+        Likewise an `RSSMCase`.
     packages : tuple of str
         What must be installed.
-    extra : str
-        The extra of rnnop that installs it.
+    install : str
+        What pip is told to install.
     """
 
     name: str
-    file: str
+    file: str | None
+    rssm: str | None
     packages: tuple[str, ...]
-    extra: str
+    install: str
 
     @property
     def installed(self) -> bool:
@@ -78,18 +83,24 @@ class Peer:
         """The version of each of its packages."""
         return {package: version(package) for package in self.packages}
 
-    def load(self) -> Module:
-        """Import the file of the peer."""
-        return cast(Module, importlib.import_module(f"{__name__}.{self.file}"))
+    def contenders(self, inputs: AnyInputs, threads: int) -> list[Contender]:
+        """Return what the file for such a case returns; nothing without one."""
+        file = self.rssm if isinstance(inputs, RSSMInputs) else self.file
+        if file is None:
+            return []
+        module = cast(Module, importlib.import_module(f"{__name__}.{file}"))
+        return module.contenders(inputs, threads)
 
 
 PEERS = (
-    Peer("PyTorch", "pytorch", ("torch",), "torch"),
-    Peer("ONNX Runtime", "onnxruntime", ("onnx", "onnxruntime"), "onnx"),
-    Peer("JAX", "jax", ("jax",), "jax"),
+    Peer("PyTorch", "pytorch", None, ("torch",), "rnnop[torch]"),
+    Peer("ONNX Runtime", "onnxruntime", None, ("onnx", "onnxruntime"), "rnnop[onnx]"),
+    Peer("JAX", "jax", "rssm_jax", ("jax",), "rnnop[jax]"),
+    Peer("TorchRL", None, "rssm_torchrl", ("torch", "torchrl"), "torchrl"),
 )
 
 OURS = "rnnop"
+OURSELVES = Peer(OURS, "ours", "rssm_ours", (), "rnnop")
 
 
 def is_ours(name: str) -> bool:

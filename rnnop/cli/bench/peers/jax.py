@@ -30,14 +30,14 @@ def contenders(inputs: Inputs, threads: int) -> list[Contender]:
     if inputs.case.work == "stream":
         call, outputs = _stream(list(x), weights), lambda h: {"h": np.asarray(h)[None]}
     elif inputs.case.work == "training":
-        call, outputs = _compiled(_gradient(inputs), x, weights, dy), _gradients
+        call, outputs = compiled(_gradient(inputs), x, weights, dy), _gradients
     else:
-        call, outputs = _compiled(_forward(inputs), x, weights), lambda y: {"y": np.asarray(y)}
+        call, outputs = compiled(_forward(inputs), x, weights), lambda y: {"y": np.asarray(y)}
     return [Contender("JAX", call, outputs)]
 
 
-def _compiled(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-    """Return a call of the function, which has run once."""
+def compiled(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    """Return a call of a function, compiled for these arguments, which has run once."""
     import jax
 
     jitted = jax.jit(function)
