@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
@@ -26,7 +25,7 @@ import numpy as np
 import torch
 
 import rnnop
-from rnnop import rssm
+from rnnop import flags, rssm
 from rnnop.layouts import from_pytorch
 
 TURN = 0.01  # seconds that a turn takes at least
@@ -261,15 +260,8 @@ class Rollouts:
 
 def with_flag(name: str, value: str, call: Call) -> Any:
     """Return what a call gives with an environment variable set."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
+    with flags.settings({name: value}):
         return call()
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 class Clock:

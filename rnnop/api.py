@@ -20,9 +20,9 @@ import numpy as np
 from . import arrays, backends, frameworks, setups, shortcut, validate
 from . import dropout as streams
 from .arrays import Array
-from .backends import Cotangents, Frame, Problem, Result
+from .backends import Cotangents, Problem, Result
 from .errors import SpecError, blame
-from .packing import PackedSequence
+from .packing import PackedSequence, data_of, packed_as
 from .ragged import make_plan
 from .setups import Setup
 from .shortcut import Shortcut
@@ -153,7 +153,7 @@ def _prepare(
     }
     setup = setups.of(x, plain, {"mask": mask, "lengths": lengths, "resets": resets}, options)
     storage, spec = setup.storage, setup.frame.spec
-    data = x.data if isinstance(x, PackedSequence) else x
+    data = data_of(x)
     with blame(spec=spec):
         h_rows = _initial_state("h0", h0, storage, data)
         c_rows = c0_given = c_segments = None
@@ -479,7 +479,7 @@ class VJP:
             dc0 = storage.initial_gradients(grads.dc0, dc_rows)
             dc0 = setup.cell_clip.backward(call.c0_given, dc0)
         return RNNGrads(
-            x=_as_given(storage, storage.rows_out(grads.dx)),
+            x=packed_as(storage.rows_out(grads.dx), storage.packed),
             weights=grads.weights,
             h0=storage.initial_gradients(grads.dh0, dh_rows),
             c0=dc0,
@@ -550,16 +550,7 @@ def _prepack(weights: RNNWeights, *, mode: str = "gru", backend: str = "auto") -
         first = validate.data_array("weights.w_ih[0]", plain.w_ih[0])
         validate.weights_agree(plain, spec, first, "weights.w_ih[0]")
         packed = PrepackedWeights(plain, mode, backends.wanted(backend))
-        family = str(arrays.family(first))
-        frame = Frame(
-            spec,
-            make_plan(0, 0),
-            family,
-            arrays.namespace(family),
-            dtype=arrays.dtype_name(first),
-            device=arrays.device(first),
-            return_cell_states=False,
-        )
+        frame = setups.frame_of(spec, make_plan(0, 0), first, return_cell_states=False)
         backends.load(backends.choose(backend, frame)).prepack(spec, plain, packed.cache)
         return packed
 
@@ -631,14 +622,9 @@ def _outputs(call: _Call, result: Result) -> RNNOutput:
     c_n = None if result.c_n is None else final(result.c_n, call.c0)
     c = None
     if call.setup.frame.return_cell_states:
-        c = _as_given(storage, storage.rows_out(result.c))
-    y = _as_given(storage, storage.outputs_out(result.y))
+        c = packed_as(storage.rows_out(result.c), storage.packed)
+    y = packed_as(storage.outputs_out(result.y), storage.packed)
     return RNNOutput(y, final(result.h_n, call.h0), c_n, c)
-
-
-def _as_given(storage: Storage, array: Array) -> Any:
-    """Return an array of all steps as a PackedSequence when the input was one."""
-    return array if storage.packed is None else storage.packed._replace(data=array)
 
 
 def _output_cotangent(name: str, given: Any, storage: Storage, x: Array, size: int) -> Array:
@@ -646,11 +632,9 @@ def _output_cotangent(name: str, given: Any, storage: Storage, x: Array, size: i
     shape = (*storage.leading, storage.spec.num_directions * size)
     if given is None:
         return arrays.zeros(storage.xp, shape, x)
-    if isinstance(given, PackedSequence):
-        if storage.packed is not None:
-            validate.same_steps(name, given, storage.packed)
-        given = given.data
-    return validate.shaped_like(name, given, shape, f"the shape of {name[1:]}", x)
+    if isinstance(given, PackedSequence) and storage.packed is not None:
+        validate.same_steps(name, given, storage.packed)
+    return validate.shaped_like(name, data_of(given), shape, f"the shape of {name[1:]}", x)
 
 
 def _zeros_if_none(given: Array | None, like: Array, storage: Storage) -> Array:

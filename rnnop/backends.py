@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias, cast
 
-from . import flags, log
+from . import arrays, flags, log
 from .arrays import Array
 from .errors import BackendUnavailable, SpecError, UnsupportedError
 from .ragged import RaggedPlan
@@ -128,6 +128,20 @@ class Gradients:
     weights: RNNWeights
     dh0: Array
     dc0: Array | None
+
+
+def no_gradients(problem: Problem) -> Gradients:
+    """Return the gradients of a call without a single step: zeros, and no segment."""
+
+    def zeros(array: Array) -> Array:
+        return arrays.zeros(problem.frame.xp, tuple(array.shape), array)
+
+    return Gradients(
+        dx=zeros(problem.x),
+        weights=problem.weights.map(zeros),
+        dh0=zeros(problem.h0),
+        dc0=None if problem.c0 is None else zeros(problem.c0),
+    )
 
 
 Prepared: TypeAlias = Callable[[Array, Array, Array | None], tuple[Array, Array, Array | None]]

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from . import arrays, backends
-from .packing import PackedSequence
+from .packing import data_of
 
 
 def _jax() -> ModuleType:
@@ -37,7 +37,7 @@ def adapter(x: Any, backend: str) -> ModuleType | None:
     Plain arrays need none. Nor does the reference where a caller asks for it: it is written in the
     framework's own operations, so the framework can differentiate it as often as it likes.
     """
-    family = arrays.family(x.data if isinstance(x, PackedSequence) else x)
+    family = arrays.family(data_of(x))
     if family not in ADAPTERS or backends.wanted(backend) == "reference":
         return None
     return ADAPTERS[family]()

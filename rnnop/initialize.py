@@ -105,7 +105,7 @@ def init_weights(
         for name, given in (("proj_size", proj_size is not None), ("peephole", peephole)):
             if given and mode != "lstm":
                 raise SpecError(f"`{name}` is given with mode {mode!r}; only mode 'lstm' has it")
-        number = _dtype(dtype)
+        number = float_dtype(dtype)
         spec = RNNSpec(
             mode=mode,
             input_size=input_size,
@@ -125,7 +125,8 @@ def init_weights(
     return RNNWeights.of_fields(drawn, bool(bidirectional))
 
 
-def _dtype(given: Any) -> np.dtype[Any]:
+def float_dtype(given: Any) -> np.dtype[Any]:
+    """Return the NumPy dtype that a name or a dtype stands for, refusing what is no float."""
     try:
         name = np.dtype(ml_dtypes.bfloat16 if given == "bfloat16" else given).name
     except TypeError:
@@ -155,7 +156,7 @@ def _draw(
         if scheme == "keras":
             bound = math.sqrt(6.0 / (rows + columns))
             return generator.uniform(-bound, bound, shape)
-        return _truncated_normal(generator, shape) / math.sqrt(columns)
+        return truncated_normal(generator, shape) / math.sqrt(columns)
     array = np.zeros(shape)
     if scheme == "keras" and spec.mode == "lstm" and name == "b_ih":
         array[spec.hidden_size : 2 * spec.hidden_size] = 1.0  # the forget gate starts open
@@ -171,7 +172,7 @@ def _orthogonal(generator: np.random.Generator, shape: tuple[int, ...]) -> _Matr
     return np.ascontiguousarray(q if rows >= columns else q.T)
 
 
-def _truncated_normal(generator: np.random.Generator, shape: tuple[int, ...]) -> _Matrix:
+def truncated_normal(generator: np.random.Generator, shape: tuple[int, ...]) -> _Matrix:
     """Draw normals cut at two standard deviations, scaled to variance 1."""
     drawn = generator.standard_normal(shape)
     while np.any(beyond := np.abs(drawn) > 2.0):

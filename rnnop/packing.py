@@ -12,7 +12,7 @@ length 0 is allowed here: it stands at the end of `sorted_indices` and has no da
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,16 @@ class PackedSequence(NamedTuple):
     batch_sizes: HostInts
     sorted_indices: HostInts | None = None
     unsorted_indices: HostInts | None = None
+
+
+def data_of(array: Any) -> Any:
+    """Return an array, or the data of a packed sequence."""
+    return array.data if isinstance(array, PackedSequence) else array
+
+
+def packed_as(array: Any, like: Any) -> Any:
+    """Return an array of all steps, as a packed sequence where `like` is one."""
+    return like._replace(data=array) if isinstance(like, PackedSequence) else array
 
 
 def pack(x: Array, lengths: object, *, batch_first: bool = False) -> PackedSequence:

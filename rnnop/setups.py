@@ -27,6 +27,7 @@ from .storage import Storage
 from .weights import FIELDS, RNNWeights
 
 MOST = 64  # kept for all weights of the same shapes
+_PLAIN = frozenset((str, bool, int, float, type(None)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +54,11 @@ def of(x: Any, weights: RNNWeights, steps: Mapping[str, Any], options: Mapping[s
     known = _OF_WEIGHTS.get(weights)
     if known is None:
         known = _OF_WEIGHTS[weights] = _of_shapes(weights)
-    with contextlib.suppress(KeyError, TypeError):  # an option, such as a list, has no hash
-        return known[key]
-    setup = set_up(x, weights, **steps, **options)
-    if len(known) >= MOST:
-        known.clear()
-    with contextlib.suppress(TypeError):
-        known[key] = setup
+    setup = known.get(key)
+    if setup is None:
+        if len(known) >= MOST:
+            known.clear()
+        setup = known[key] = set_up(x, weights, **steps, **options)
     return setup
 
 
@@ -82,11 +81,9 @@ def _of_shapes(weights: RNNWeights) -> dict[Any, Setup]:
 
 def _key(x: Any, steps: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Return what a setup is known by; None if it is not kept."""
-    # The types too: 1 equals True, and is refused where a bool is expected. Inside a tuple they
-    # cannot be seen, so a call with one is set up each time.
     values = tuple(options.values())
-    types = tuple(map(type, values))
-    if tuple in types:
+    types = plain_types(values)
+    if types is None:
         return None
     if type(x) is np.ndarray:
         named = flags.read("RNNOP_BACKEND")
@@ -101,6 +98,16 @@ def _key(x: Any, steps: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     if False in host:
         return None
     return x.shape, x.dtype, str(arrays.device(x)), values, types, host, flags.raw(flags.FLAGS)
+
+
+def plain_types(values: tuple[Any, ...]) -> tuple[type, ...] | None:
+    """Return the types of options that a call may be known by, or None.
+
+    1 equals True, and is refused where a bool is expected: so the types count. Others than the
+    plain ones may hide such types inside, as a tuple does, or change after the call, as a tensor.
+    """
+    types = (*map(type, values),)
+    return types if _PLAIN.issuperset(types) else None
 
 
 def _bytes(given: Any) -> Any:
@@ -164,8 +171,6 @@ def set_up(
                 "only mode 'lstm' has a cell state"
             )
         data, leading, plan = _steps(x, mask, lengths, resets, bool(batch_first))
-        family = str(arrays.family(data))
-        xp = arrays.namespace(family)
         if data.shape[-1] != spec.input_size:
             raise ShapeError(
                 f"`x` has {data.shape[-1]} features, its shape is {tuple(data.shape)}; "
@@ -173,18 +178,25 @@ def set_up(
             )
         validate.weights_agree(weights, spec, data)
         packed = x if isinstance(x, PackedSequence) else None
-        frame = Frame(
-            spec,
-            plan,
-            family,
-            xp,
-            dtype=arrays.dtype_name(data),
-            device=arrays.device(data),
-            return_cell_states=bool(return_cell_states),
-        )
+        frame = frame_of(spec, plan, data, return_cell_states=bool(return_cell_states))
+        xp = frame.xp
         storage = Storage(spec, plan, xp, leading, packed, hold=masked_output == "hold")
         chosen = backends.choose(backend, frame)
     return Setup(frame, storage, chosen, Clip(xp, spec.cell_clip, spec.cell_clip_nan))
+
+
+def frame_of(spec: RNNSpec, plan: RaggedPlan, data: Array, *, return_cell_states: bool) -> Frame:
+    """Return the frame of a call on arrays that are like `data`."""
+    family = str(arrays.family(data))
+    return Frame(
+        spec,
+        plan,
+        family,
+        arrays.namespace(family),
+        dtype=arrays.dtype_name(data),
+        device=arrays.device(data),
+        return_cell_states=return_cell_states,
+    )
 
 
 def _steps(

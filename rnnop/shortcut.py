@@ -14,11 +14,11 @@ import numpy as np
 from . import flags
 from .arrays import Array
 from .backends import Backend, Prepared, Problem
+from .setups import plain_types
 from .storage import Storage
 from .weights import PrepackedWeights
 
 _FLAGS = ("RNNOP_BACKEND", "RNNOP_NUM_THREADS", "RNNOP_CPU_ISA")
-_PLAIN = frozenset((str, bool, int, float, type(None)))
 
 
 class Shortcut:
@@ -62,10 +62,8 @@ def key(x: Any, weights: Any, options: dict[str, Any]) -> Any:
     if type(weights) is not PrepackedWeights or type(x) is not np.ndarray:
         return None
     values = (*options.values(),)
-    # The types too: 1 equals True, and is refused where a bool is expected. Others than these may
-    # hide such types inside, as a tuple does, or change after the call, as lengths in a tensor do.
-    types = (*map(type, values),)
-    if not _PLAIN.issuperset(types) or options.get("dropout") or not x.flags.c_contiguous:
+    types = plain_types(values)
+    if types is None or options.get("dropout") or not x.flags.c_contiguous:
         return None
     return x.shape, x.dtype, flags.raw(_FLAGS), (*options,), values, types
 

@@ -126,6 +126,12 @@ class RNNWeights:
         fields: dict[str, Any] = {name: tuple(entries) for name, entries in arrays.items()}
         return cls(**fields, bidirectional=bidirectional)
 
+    def part(self, pseudo_layers: slice, bidirectional: bool) -> RNNWeights:
+        """Return the weights of some pseudo-layers, the same arrays."""
+        return RNNWeights.of_fields(
+            {name: entries[pseudo_layers] for name, entries in self.fields()}, bidirectional
+        )
+
     def map(self, function: Callable[[Array], Array]) -> RNNWeights:
         """Return weights with `function` applied to every array, such as `torch.from_numpy`."""
         changed = {name: [function(entry) for entry in entries] for name, entries in self.fields()}

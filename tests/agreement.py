@@ -61,7 +61,14 @@ class Family:
         out, vjp = self.rnn_vjp(
             mine.x, mine.weights, mine.h0, mine.c0, **mine.options | {"backend": backend}
         )
-        return self.outputs(out) | self.gradients(vjp(**self.cotangents(cotangents)))
+        grads = vjp(**self.cotangents(cotangents))
+        assert shapes(grads.weights) == shapes(mine.weights)
+        return self.outputs(out) | self.gradients(grads)
+
+
+def shapes(weights: rnnop.RNNWeights) -> list[tuple[str, tuple[int, ...]]]:
+    """Return every array's name and shape."""
+    return [(name, tuple(array.shape)) for name, array in weights.named()]
 
 
 NUMPY = Family()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import assert_right
 from cases import (
     CORE,
     TINY,
@@ -16,12 +17,7 @@ from cases import (
     Call,
     Case,
     arrays_of,
-    data_of,
-    gradient_of,
-    wide_cotangents,
-    widened,
 )
-from tolerances import assert_close
 
 import rnnop
 from rnnop.cpu import engine, products
@@ -47,30 +43,6 @@ def results(call: Call, cotangents: dict[str, Any], backend: str) -> list[Array]
     return arrays_of(out) + arrays_of(vjp(**cotangents))
 
 
-def assert_right(call: Call, cotangents: dict[str, Any], dtype: str) -> None:
-    """Fail unless every output and gradient of the engine is the float64 reference's.
-
-    The gradients of one field of the weights are one vector: where the sum over all steps of a
-    single small array nearly cancels, its own size says nothing about its accuracy.
-    """
-    (out, vjp), (right_out, right_vjp) = (
-        each.rnn_vjp(backend=backend)
-        for each, backend in ((call, "cpu"), (widened(call), "reference"))
-    )
-    for name in out._fields:
-        got, wanted = data_of(getattr(out, name)), data_of(getattr(right_out, name))
-        assert (got is None) == (wanted is None), name
-        if got is not None:
-            assert_close(name, got, wanted, "cpu", dtype)
-    grads, right = vjp(**cotangents), right_vjp(**wide_cotangents(cotangents))
-    shapes = [(name, array.shape) for name, array in right.weights.named()]
-    assert [(name, array.shape) for name, array in grads.weights.named()] == shapes
-    names = {name.partition("[")[0] for name, _ in shapes} | {"x", "h0"}
-    for name in names | ({"c0"} if right.c0 is not None else set()):
-        got, wanted = gradient_of(grads, name), gradient_of(right, name)
-        assert_close(f"d{name}", got, wanted, "cpu", dtype)
-
-
 def bits(arrays: list[Array]) -> list[bytes]:
     return [array.tobytes() for array in arrays]
 
@@ -82,13 +54,15 @@ def test_all_results_are_the_references(
     case: Case, dtype: str, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RNNOP_CPU_ISA", isa)
-    assert_right(case.call(dtype, masked=np.nan), case.cotangents(dtype, masked=np.nan), dtype)
+    assert_right(
+        case.call(dtype, masked=np.nan), case.cotangents(dtype, masked=np.nan), "cpu", dtype
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @every([case for case in CASES if case in CORE])
 def test_halves_are_computed_in_float32(case: Case, dtype: str) -> None:
-    assert_right(case.call(dtype), case.cotangents(dtype), dtype)
+    assert_right(case.call(dtype), case.cotangents(dtype), "cpu", dtype)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 10])
@@ -98,7 +72,7 @@ def test_a_backward_may_go_in_stretches(
 ) -> None:
     monkeypatch.setattr(products, "LEAST_ROWS", rows)
     monkeypatch.setattr(products, "MOST_STRETCHES", 1000)
-    assert_right(case.call("float64"), case.cotangents("float64"), "float64")
+    assert_right(case.call("float64"), case.cotangents("float64"), "cpu", "float64")
 
 
 @every(CASES)
@@ -180,7 +154,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
         monkeypatch.setenv("RNNOP_NUM_THREADS", str(threads))
         found.append(bits(results(call, cotangents, "cpu")))
     assert all(each == found[0] for each in found)
-    assert_right(call, cotangents, "float32")
+    assert_right(call, cotangents, "cpu", "float32")
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import LABELS, Array
-from ..backends import Cotangents, Frame, Gradients, Prepared, Problem, Result
+from ..backends import Cotangents, Frame, Gradients, Prepared, Problem, Result, no_gradients
+from ..dropout import drop
 from ..weights import RNNWeights
 from . import engine as c
 from .engine import pointer
-from .passes import Pass, columns, drop, room, slots
+from .passes import Pass, columns, room, slots
 from .products import Saved, WeightSums, most_rows, stretches
 
 _Array = npt.NDArray[Any]
@@ -101,7 +102,7 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     packed = run.packed(weights, problem.cache, backward=True)
     directions, size, hidden = spec.num_directions, spec.output_size, spec.hidden_size
     if plan.total == 0:
-        return _no_gradients(problem)
+        return no_gradients(problem)
     dy, dh_n, dc_n, dc = (
         _ready(array, dtype)
         for array in (cotangents.dy, cotangents.dh_n, cotangents.dc_n, cotangents.dc)
@@ -115,7 +116,7 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     found: list[dict[str, _Array]] = [{}] * spec.num_pseudo_layers
     for layer in reversed(range(spec.num_layers)):
         if layer < len(problem.dropout_masks):
-            dy = drop(dy, problem.dropout_masks[layer], spec.dropout)
+            dy = drop(np, dy, problem.dropout_masks[layer], spec.dropout)
         dx = np.empty((plan.total, spec.layer_input_size(layer)), dtype)
         for direction in range(directions):
             k = layer * directions + direction
@@ -161,20 +162,6 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
         dh0=_cast(dh0, data),
         dc0=_cast(dc0, data),
     )
-
-
-def _no_gradients(problem: Problem) -> Gradients:
-    """Return the gradients of a call without a single step."""
-    return Gradients(
-        dx=_zeros(problem.x),
-        weights=problem.weights.map(_zeros),
-        dh0=_zeros(problem.h0),
-        dc0=None if problem.c0 is None else _zeros(problem.c0),
-    )
-
-
-def _zeros(like: _Array) -> _Array:
-    return np.zeros(like.shape, like.dtype)  # zeros_like would copy the order of a Fortran array
 
 
 def _ready(array: Any, dtype: np.dtype[Any]) -> Any:

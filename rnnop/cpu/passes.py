@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..dropout import drop
 from ..ragged import RaggedPlan
 from ..spec import RNNSpec
 from ..weights import RNNWeights
@@ -132,7 +133,7 @@ class Pass:
         for layer, parts in enumerate(self._layers):
             x = y
             if 0 < layer <= len(dropout_masks):
-                x = drop(y, dropout_masks[layer - 1], self.spec.dropout)
+                x = drop(np, y, dropout_masks[layer - 1], self.spec.dropout)
             y = np.empty(self._y_shape, dtype)
             if c0 is not None and (keep or self._wants_cell_states):
                 every_c = np.empty(self._every_c_shape, dtype)
@@ -186,9 +187,3 @@ def room(wanted: bool, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
 def columns(array: Any, direction: int, size: int) -> Any:
     """Return the part of one direction of the last axis, as a view; None of None."""
     return None if array is None else array[:, direction * size : (direction + 1) * size]
-
-
-def drop(array: _Array, kept: _Array, rate: float) -> _Array:
-    """Return the kept elements over 1 - rate, and 0 elsewhere."""
-    dropped: _Array = np.where(kept, array / array.dtype.type(1.0 - rate), array.dtype.type(0))
-    return dropped

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..arrays import Array, in_float32, take_rows, zeros
-from ..backends import Cotangents, Frame, Gradients, Problem, Result
+from ..arrays import Array, take_rows, zeros
+from ..backends import Cotangents, Frame, Gradients, Problem, Result, no_gradients
+from ..dropout import drop
 from ..errors import UnsupportedError
 from ..weights import RNNWeights
 from . import cellstates, parts, run, weightspace
@@ -42,7 +43,7 @@ def forward(problem: Problem, keep: bool) -> Result:
             done = [(part, _run(device, part, brought, layer_input, keep)) for part in level]
             x = _joined(memory, [_turned(brought, part, each.y) for part, each in done], 1)
             if depth < len(brought.dropout_masks):
-                x = _drop(memory, x, brought.dropout_masks[depth], spec.dropout)
+                x = drop(memory.xp, x, brought.dropout_masks[depth], spec.dropout)
             levels.append(done)
         every = [each for level in levels for _, each in level]
         h_n = _joined(memory, [each.h_n for each in every], 0)
@@ -73,7 +74,7 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
             "The backends 'cpu' and 'reference' do",
         )
     if frame.plan.total == 0:
-        return _no_gradients(problem)
+        return no_gradients(problem)
     if saved.used:
         raise UnsupportedError(
             "the vjp of this call has run before, and cuDNN's backward consumes what its forward "
@@ -81,24 +82,25 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
             "Call rnn_vjp again for another, or name backend='reference'",
         )
     saved.used = True
-    brought, back = _brought(problem, memory), memory.take_back
-    with current(memory, brought.x) as device, _telling(device, frame):
-        d, dh_n = memory.bring(cotangents.dy), memory.bring(cotangents.dh_n)
+    # x, the weights and the states are not brought again: the forward has kept what it had there.
+    d, back = memory.bring(cotangents.dy), memory.take_back
+    with current(memory, d) as device, _telling(device, frame):
+        masks, dh_n = _masks(problem, memory), memory.bring(cotangents.dh_n)
         dc_n = None if cotangents.dc_n is None else memory.bring(cotangents.dc_n)
         dh0, dc0 = [], []
         fields: dict[str, list[Array]] = {}
         for depth, level in reversed(list(enumerate(saved.levels))):
-            if depth < len(brought.dropout_masks):
-                d = _drop(memory, d, brought.dropout_masks[depth], spec.dropout)
+            if depth < len(masks):
+                d = drop(memory.xp, d, masks[depth], spec.dropout)
             width = d.shape[1] // len(level)
             dinputs = []
             for place, (part, done) in reversed(list(enumerate(level))):
-                dy = _turned(brought, part, d[:, place * width : (place + 1) * width])
+                dy = _turned(problem, part, d[:, place * width : (place + 1) * width])
                 states = part.pseudo_layers
                 dx, dspace, dh, dc = run.backward(
                     device, part, done, dy, dh_n[states], None if dc_n is None else dc_n[states]
                 )
-                dinputs.append(_turned(brought, part, dx))
+                dinputs.append(_turned(problem, part, dx))
                 dh0.append(dh)
                 dc0.append(dc)
                 found = weightspace.gradients(part.spec, dspace, problem.weights)
@@ -163,42 +165,32 @@ def _joined(memory: Memory, arrays: list[Any], axis: int) -> Any:
     return arrays[0] if len(arrays) == 1 else memory.xp.concat(arrays, axis=axis)
 
 
-def _drop(memory: Memory, array: Array, kept: Array, rate: float) -> Array:
-    """Return the kept elements over 1 - rate, and 0 elsewhere."""
-    xp = memory.xp
-    scaled = xp.astype(in_float32(xp, array) / (1.0 - rate), array.dtype, copy=False)
-    return xp.where(kept, scaled, xp.zeros_like(array))
-
-
 def _cell_states(problem: Problem, x: Array, y: Array) -> Array:
     """Return the cell states of the last layer from its input and its output."""
     frame = problem.frame
-    spec, layer = frame.spec, frame.spec.num_layers - 1
-    own = slice(layer * spec.num_directions, None)
-    weights = RNNWeights.of_fields(
-        {name: entries[own] for name, entries in problem.weights.fields()}, spec.bidirectional
-    )
-    xp = FAMILIES[frame.family].xp
+    spec, memory = frame.spec, FAMILIES[frame.family]
+    last = slice((spec.num_layers - 1) * spec.num_directions, None)
+    weights = problem.weights.part(last, spec.bidirectional).map(memory.bring)
+    c0: Array = problem.c0
     return cellstates.of_layer(
-        xp, spec, weights, frame.plan, x, y, problem.h0[own], _given(problem.c0)[own]
+        memory.xp, spec, weights, frame.plan, x, y, problem.h0[last], c0[last]
     )
-
-
-def _given(array: Array | None) -> Array:
-    return array
 
 
 def _brought(problem: Problem, memory: Memory) -> Problem:
-    """Return a problem whose arrays lie on the device."""
+    """Return a problem whose data lies on the device; weights go there where they are needed."""
     bring = memory.bring
     return replace(
         problem,
-        weights=problem.weights.map(bring),
         x=bring(problem.x),
         h0=bring(problem.h0),
         c0=None if problem.c0 is None else bring(problem.c0),
-        dropout_masks=tuple(bring(mask) for mask in problem.dropout_masks),
+        dropout_masks=_masks(problem, memory),
     )
+
+
+def _masks(problem: Problem, memory: Memory) -> tuple[Array, ...]:
+    return tuple(memory.bring(mask) for mask in problem.dropout_masks)
 
 
 def _without_steps(problem: Problem, keep: bool) -> Result:
@@ -215,15 +207,4 @@ def _without_steps(problem: Problem, keep: bool) -> Result:
         c_n=problem.c0,
         c=rows(spec.hidden_size) if spec.has_cell_state else None,
         saved=Saved([]) if keep else None,
-    )
-
-
-def _no_gradients(problem: Problem) -> Gradients:
-    """Return the gradients of a call without a single step."""
-    xp = problem.frame.xp
-    return Gradients(
-        dx=zeros(xp, tuple(problem.x.shape), problem.x),
-        weights=problem.weights.map(lambda array: zeros(xp, tuple(array.shape), array)),
-        dh0=problem.h0,
-        dc0=problem.c0,
     )

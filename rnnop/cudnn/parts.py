@@ -45,10 +45,7 @@ class Part:
 
     def weights(self, weights: RNNWeights) -> RNNWeights:
         """Return its part of the weights."""
-        return RNNWeights.of_fields(
-            {name: entries[self.pseudo_layers] for name, entries in weights.fields()},
-            self.spec.bidirectional,
-        )
+        return weights.part(self.pseudo_layers, self.spec.bidirectional)
 
 
 def levels(frame: Frame, by_layer: bool) -> list[list[Part]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ..arrays import HostInts
 from ..ragged import RaggedPlan
@@ -24,14 +25,14 @@ class Piece:
     ----------
     first, count : int
         The segments: `count` of them from number `first`.
-    lengths : tuple of int
+    lengths : (count,) int32
         How many steps of each are here, longest first, none of them 0.
     rows : slice or (sum of lengths,) int64
         Packed positions.
     """
 
     first: int
-    lengths: tuple[int, ...]
+    lengths: npt.NDArray[np.intc]
     rows: slice | HostInts
 
     @property
@@ -53,7 +54,7 @@ def cut(plan: RaggedPlan, most_segments: int) -> list[Piece]:
         for begin in range(0, int(group[0]), MOST_STEPS):
             end = min(begin + MOST_STEPS, int(group[0]))
             left = np.minimum(group, end) - begin
-            lengths = tuple(left[left > 0].tolist())
+            lengths = left[left > 0].astype(np.intc)
             pieces.append(Piece(first, lengths, _rows(plan, first, len(group), begin, end)))
     return pieces
 

@@ -136,7 +136,7 @@ def _forward(device: Device, job: Job, algorithm: str, most_segments: int) -> Do
             algo.math_type(job.frame.dtype),
             algo.ALGORITHMS[algorithm],
             algo.padded(job.frame),
-            np.array(piece.lengths, np.intc).tobytes(),
+            piece.lengths.tobytes(),
         )
         plan = plans.plan(device.handle, device.index, key, drop)
         x = _rows(device, job.x, piece)

@@ -33,7 +33,8 @@ def of_part(device: Device, part: Part, problem: Problem) -> Array:
     key = cache_key(device.index, part)
     cache = {} if problem.cache is None else problem.cache
     if key not in cache:
-        cache[key] = fill(part.spec, part.weights(problem.weights))
+        weights = part.weights(problem.weights).map(device.memory.bring)
+        cache[key] = fill(part.spec, weights)
     return cache[key]
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .. import api, arrays, dropout, validate
 from ..arrays import Array
 from ..errors import DTypeError, SpecError
-from ..packing import PackedSequence
+from ..packing import PackedSequence, data_of
 from ..weights import PrepackedWeights, RNNGrads, RNNWeights
 
 
@@ -135,11 +135,6 @@ def _shapes(call: Call, avals: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
 def stand_in(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
     """Return a NumPy array of zeros that takes no room, for its shape and dtype."""
     return np.broadcast_to(np.zeros((), dtype), shape)
-
-
-def data_of(array: Any) -> Any:
-    """Return an array, or the data of a packed sequence."""
-    return array.data if isinstance(array, PackedSequence) else array
 
 
 def draws(weights: RNNWeights, dropout_masks: Any, options: dict[str, Any]) -> bool:

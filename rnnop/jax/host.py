@@ -20,7 +20,8 @@ from .. import api
 from ..api import VJP, RNNOutput
 from ..arrays import Array
 from ..errors import RnnopError
-from .call import Call, data_of
+from ..packing import data_of
+from .call import Call
 
 COTANGENTS = ("dy", "dh_n", "dc_n", "dc")
 """In the order of the results; those of results that there are not are never given."""

@@ -15,9 +15,9 @@ from .. import api, backends, validate
 from ..api import Explanation, RNNOutput
 from ..arrays import Array
 from ..errors import DTypeError, blame
-from ..packing import PackedSequence
+from ..packing import PackedSequence, data_of, packed_as
 from ..weights import PrepackedWeights, RNNGrads, RNNWeights
-from .call import Call, data_of, on_host, split, stand_in
+from .call import Call, on_host, split, stand_in
 from .primitives import backward_p, forward_p
 
 Weights = RNNWeights | PrepackedWeights
@@ -107,7 +107,7 @@ class VJP:
                 wanted=tuple(range(self._call.num_gradients)),
             )
         grads = self._call.operands([*found, *self._leaves[len(found) :]])
-        return RNNGrads(_as_given(self._x, grads.x), grads.weights, grads.h0, grads.c0)
+        return RNNGrads(packed_as(grads.x, self._x), grads.weights, grads.h0, grads.c0)
 
     def _cotangent(self, name: str, value: Any) -> Array:
         """Return a cotangent as an array, shaped as what it belongs to."""
@@ -124,12 +124,7 @@ class VJP:
 
 def _output(x: Any, results: Sequence[Array]) -> RNNOutput:
     y, h_n, c_n, c = (*results, None, None)[:4]
-    return RNNOutput(_as_given(x, y), h_n, c_n, None if c is None else _as_given(x, c))
-
-
-def _as_given(x: Any, array: Any) -> Any:
-    """Return an array of all steps as a PackedSequence when x is one."""
-    return x._replace(data=array) if isinstance(x, PackedSequence) else array
+    return RNNOutput(packed_as(y, x), h_n, c_n, None if c is None else packed_as(c, x))
 
 
 def _varying_alike(leaves: list[Array]) -> list[Array]:

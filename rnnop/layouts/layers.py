@@ -86,10 +86,4 @@ def split_layers(weights: RNNWeights) -> list[RNNWeights]:
         weights_object(weights)
         count = weights.num_directions
         starts = range(0, count * weights.num_layers, count)
-        return [
-            RNNWeights.of_fields(
-                {name: arrays[k : k + count] for name, arrays in weights.fields()},
-                weights.bidirectional,
-            )
-            for k in starts
-        ]
+        return [weights.part(slice(k, k + count), weights.bidirectional) for k in starts]

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import arrays, flags
+from .. import flags
 from ..arrays import Array, take_rows
-from ..backends import Cotangents, Frame, Gradients, Problem, Result
+from ..backends import Cotangents, Frame, Gradients, Problem, Result, no_gradients
+from ..dropout import drop
 from ..ragged import RaggedPlan
 from ..spec import RNNSpec
 from ..weights import RNNWeights
@@ -88,7 +89,7 @@ def forward(problem: Problem, keep: bool) -> Result:
             runs.append(_Run(cell, flip, u, saved))
         layer_input = xp.concat([states[0] for states in outputs], axis=1)
         if layer < len(problem.dropout_masks):
-            layer_input = _drop(xp, layer_input, problem.dropout_masks[layer], spec.dropout)
+            layer_input = drop(xp, layer_input, problem.dropout_masks[layer], spec.dropout)
     lstm = spec.has_cell_state
     every_c = xp.concat([states[1] for states in outputs], axis=1) if lstm else None
     cast = _caster(xp, dtype)
@@ -110,19 +111,14 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     spec, plan, xp = frame.spec, frame.plan, frame.xp
     up, down = _caster(xp, computed.x.dtype), _caster(xp, problem.x.dtype)
     if plan.total == 0:
-        return Gradients(
-            dx=arrays.zeros(xp, problem.x.shape, problem.x),
-            weights=problem.weights.map(lambda array: arrays.zeros(xp, array.shape, array)),
-            dh0=xp.zeros_like(problem.h0),
-            dc0=None if problem.c0 is None else xp.zeros_like(problem.c0),
-        )
+        return no_gradients(problem)
     doutput, dh_n = up(cotangents.dy), up(cotangents.dh_n)
     dc_n, dc = up(cotangents.dc_n), up(cotangents.dc)
     found: list[WeightGrads] = [{}] * spec.num_pseudo_layers
     dinitial: list[State] = [()] * spec.num_pseudo_layers
     for layer in reversed(range(spec.num_layers)):
         if layer < len(computed.dropout_masks):
-            doutput = _drop(xp, doutput, computed.dropout_masks[layer], spec.dropout)
+            doutput = drop(xp, doutput, computed.dropout_masks[layer], spec.dropout)
         dinputs = []
         for direction in range(spec.num_directions):
             k = layer * spec.num_directions + direction
@@ -242,8 +238,3 @@ def _state(h: Array, c: Array | None, k: int) -> State:
 def _columns(array: Array | None, direction: int, size: int) -> Array | None:
     """Return the part of one direction of the last axis."""
     return None if array is None else array[:, direction * size : (direction + 1) * size]
-
-
-def _drop(xp: ModuleType, array: Array, kept: Array, rate: float) -> Array:
-    """Return the kept elements over 1 - rate, and 0 elsewhere."""
-    return xp.where(kept, array / (1.0 - rate), xp.zeros_like(array))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .. import validate
 from ..errors import DTypeError, blame
-from ..initialize import _dtype, _truncated_normal
+from ..initialize import float_dtype, truncated_normal
 from ..spec import check_bool
 from .spec import RSSMSpec
 from .weights import RSSMWeights, expected_shapes
@@ -86,7 +86,7 @@ def init_weights(
             raise DTypeError(f"`spec` is {type(spec).__name__}; expected RSSMSpec")
         check_bool("learned_initial", learned_initial)
         validate.choice("scheme", scheme, SCHEMES)
-        number = _dtype(dtype)
+        number = float_dtype(dtype)
         generator = np.random.default_rng(validate.seed(seed))
     drawn = {}
     fan_in = 1
@@ -115,4 +115,4 @@ def _draw(
         return generator.uniform(-bound, bound, shape)
     if len(shape) == 1:
         return np.zeros(shape)
-    return _truncated_normal(generator, shape) / math.sqrt(math.prod(shape[:-2]) * shape[-1])
+    return truncated_normal(generator, shape) / math.sqrt(math.prod(shape[:-2]) * shape[-1])

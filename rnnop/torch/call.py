@@ -184,8 +184,3 @@ def weights_for(
     if on_host:
         return host.weights_on_numpy(tensors, fields, bidirectional)
     return host.of_list(tensors, fields, bidirectional)
-
-
-def data_of(array: Any) -> Any:
-    """Return an array, or the data of a packed sequence."""
-    return array.data if isinstance(array, PackedSequence) else array

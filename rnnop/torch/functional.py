@@ -17,11 +17,11 @@ from torch import Tensor
 from .. import api, validate
 from ..arrays import to_host
 from ..errors import blame
-from ..packing import PackedSequence
+from ..packing import PackedSequence, data_of, packed_as
 from ..spec import Activation
 from ..weights import PrepackedWeights, RNNGrads, RNNWeights
 from . import host
-from .call import DEFAULTS, Inputs, Listed, data_of, direct, encode, remember, run, weights_for
+from .call import DEFAULTS, Inputs, Listed, direct, encode, remember, run, weights_for
 from .op import call, needs_autograd, unseen
 
 _LARGEST_SEED = 2**63 - 1
@@ -141,7 +141,7 @@ class VJP:
             grads = self._vjp(*[self._inward(name, each) for name, each in given.items()])
         outward = self._bridge.outward
         return RNNGrads(
-            _as_given(outward(data_of(grads.x)), grads.x),
+            packed_as(outward(data_of(grads.x)), grads.x),
             grads.weights.map(outward),
             outward(grads.h0),
             None if grads.c0 is None else outward(grads.c0),
@@ -152,7 +152,7 @@ class VJP:
             return None
         tensor = validate.data_array(name, data_of(cotangent))
         validate.same_place(name, tensor, self._x)
-        return _as_given(self._bridge.inward(tensor), cotangent)
+        return packed_as(self._bridge.inward(tensor), cotangent)
 
 
 # The weights of earlier calls as lists.
@@ -249,10 +249,5 @@ def _output(outputs: list[Tensor], x: Any) -> api.RNNOutput:
     """Return the outputs of the operator, packed where `x` is."""
     y, h_n, *more = outputs
     c_n = more[0] if more else None
-    c = _as_given(more[1], x) if len(more) > 1 else None
-    return api.RNNOutput(_as_given(y, x), h_n, c_n, c)
-
-
-def _as_given(array: Any, x: Any) -> Any:
-    """Return an array of all steps as a packed sequence where `x` is one."""
-    return x._replace(data=array) if isinstance(x, PackedSequence) else array
+    c = packed_as(more[1], x) if len(more) > 1 else None
+    return api.RNNOutput(packed_as(y, x), h_n, c_n, c)

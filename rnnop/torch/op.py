@@ -26,8 +26,9 @@ from torch.autograd import forward_ad
 
 from .. import api
 from ..errors import BackendUnavailable, RnnopError, UnsupportedError
+from ..packing import data_of
 from . import host
-from .call import Inputs, data_of, run
+from .call import Inputs, run
 
 NEEDED = (2, 6)
 
