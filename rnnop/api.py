@@ -25,7 +25,6 @@ from .errors import SpecError, blame
 from .packing import PackedSequence, data_of, packed_as
 from .ragged import make_plan
 from .setups import Setup
-from .shortcut import Shortcut
 from .spec import RNNSpec
 from .storage import Storage
 from .weights import PrepackedWeights, RNNGrads, RNNWeights
@@ -254,16 +253,15 @@ def _again(
     key = shortcut.key(x, weights, options)
     if key is None:
         return None
-    known: dict[Any, Shortcut | None] = weights.shortcuts
+    known = shortcut.among(weights)
     try:
         found = known[key]
     except KeyError:
-        with blame("rnn"):
-            call = _prepare_rnn(x, weights, h0, c0, **options)
-        storage = call.setup.storage
-        if len(known) >= setups.MOST:
-            known.clear()
-        known[key] = shortcut.of(call.problem, storage, backends.load(call.setup.backend))
+        if known.worth_making(key):
+            with blame("rnn"):
+                call = _prepare_rnn(x, weights, h0, c0, **options)
+            backend = backends.load(call.setup.backend)
+            known[key] = shortcut.of(call.problem, call.setup.storage, backend)
         return None
     done = None if found is None else found(x, h0, c0)
     return None if done is None else RNNOutput(*done, None)

@@ -146,7 +146,8 @@ def no_gradients(problem: Problem) -> Gradients:
 
 Prepared: TypeAlias = Callable[[Array, Array, Array | None], tuple[Array, Array, Array | None]]
 """A forward with all made ready but its data: from x, h0 and c0, as of a `Problem`, it returns y,
-h_n and c_n, as of a `Result`. They must be C-contiguous, and of the dtype of the frame."""
+h_n and c_n, as of a `Result`. They must be C-contiguous, and of the dtype of the frame; x may have
+more axes."""
 
 
 class Backend(Protocol):

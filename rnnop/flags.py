@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from .errors import SpecError
 
@@ -143,9 +144,9 @@ def read(name: str) -> str:
         The variable holds a value outside its choices.
     """
     flag = FLAGS[name]
-    raw = os.environ.get(name)
-    if raw is None:
+    if _ENVIRONMENT.get(_KEYS[name]) is None:
         return flag.default
+    raw = os.environ[name]
     if flag.choices == ():
         return raw.strip() or flag.default
     value = raw.strip().lower()
@@ -160,8 +161,18 @@ def read(name: str) -> str:
 
 
 def raw(names: Iterable[str]) -> tuple[str | None, ...]:
-    """Return variables as they are, unchecked: what a call that was checked is known by."""
+    """Return variables as they are, unchecked."""
     return tuple(map(os.environ.get, names))
+
+
+# os.environ encodes and decodes at each look-up: ten times the work of the look-up itself.
+_ENVIRONMENT: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
+_KEYS = {name: getattr(os.environ, "encodekey", str)(name) for name in FLAGS}
+
+
+def state(names: Iterable[str]) -> tuple[object, ...]:
+    """Return what tells whether variables have changed; only to be compared."""
+    return tuple([_ENVIRONMENT.get(_KEYS[name]) for name in names])
 
 
 def integer(name: str) -> int:

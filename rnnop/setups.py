@@ -97,7 +97,7 @@ def _key(x: Any, steps: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     host = tuple(map(_bytes, steps.values()))
     if False in host:
         return None
-    return x.shape, x.dtype, str(arrays.device(x)), values, types, host, flags.raw(flags.FLAGS)
+    return x.shape, x.dtype, str(arrays.device(x)), values, types, host, flags.state(flags.FLAGS)
 
 
 def plain_types(values: tuple[Any, ...]) -> tuple[type, ...] | None:

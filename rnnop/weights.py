@@ -181,15 +181,12 @@ class PrepackedWeights:
         What they were laid out for.
     cache : dict
         What a backend made of them, for it to find again.
-    shortcuts : dict
-        Calls with them that were made ready, see `rnnop.shortcut`.
     """
 
     weights: RNNWeights
     mode: str
     backend: str
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
-    shortcuts: dict[Any, Any] = field(default_factory=dict, repr=False)
 
 
 def expected_shapes(spec: RNNSpec) -> dict[str, list[tuple[int, ...]]]:

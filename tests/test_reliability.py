@@ -20,7 +20,7 @@ import pytest
 from cases import arrays_of
 
 import rnnop
-from rnnop import layouts
+from rnnop import layouts, shortcut
 from rnnop.cpu import engine
 
 needs_engine = pytest.mark.skipif(
@@ -120,7 +120,7 @@ def test_eight_threads_share_weights_of_every_kind() -> None:
         ]
 
     wanted = [work(k) for k in range(20)]
-    packed.shortcuts.clear()
+    shortcut.among(packed).clear()
     packed.cache.clear()
     start = threading.Barrier(8)
 

@@ -1,7 +1,8 @@
 """The CPU engine: compiled kernels that skip what did not happen.
 
 `engine.py` knows C, `panels.py` lays weights out, `network.py` walks layers and directions, and
-`products.py` has the large products of the backward.
+`products.py` has the large products of the backward. `prepared.py` is the short way of calls that
+are alike.
 """
 
 from .network import (

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import LABELS, Array
+from ..arrays import LABELS
 from ..backends import Cotangents, Frame, Gradients, Prepared, Problem, Result, no_gradients
 from ..dropout import drop
 from ..weights import RNNWeights
 from . import engine as c
 from .engine import pointer
 from .passes import Pass, columns, room, slots
+from .prepared import prepare
 from .products import Saved, WeightSums, most_rows, stretches
 
 _Array = npt.NDArray[Any]
@@ -68,19 +69,8 @@ def forward(problem: Problem, keep: bool) -> Result:
 
 
 def prepared(problem: Problem) -> Prepared | None:
-    """Return a function of (x, h0, c0) that makes a call like this one; None where there is none.
-
-    There is one for prepacked weights, in float32 and float64, without dropout.
-    """
-    run = _pass(problem)
-    if problem.cache is None or problem.x.dtype != run.dtype or problem.dropout_masks:
-        return None
-    packed = run.packed(problem.weights, problem.cache, backward=False)
-
-    def again(x: Array, h0: Array, c0: Array | None) -> tuple[Array, Array, Array | None]:
-        return run.forward(packed, x, h0, c0, (), keep=False)[:3]
-
-    return again
+    """Return a function of (x, h0, c0) that makes a call like this one, or None."""
+    return prepare(_pass(problem), problem)
 
 
 def _pass(problem: Problem) -> Pass:

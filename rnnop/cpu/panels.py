@@ -118,11 +118,17 @@ def _pack(
     found = []
     for k, (problem, size) in enumerate(zip(described, sizes, strict=True)):
         arrays = [_entry(getattr(weights, name), k, dtype) for name in _GIVEN]
-        given, structure = c.Given(*map(pointer, arrays)), c.Weights()
+        structure, given = c.Weights(), c.Given(*map(pointer, arrays))
         functions.pack(problem, byref(given), backward, begin, byref(structure))
         found.append(Packed(byref(structure), (room, arrays[-1])))
         begin += size * dtype.itemsize
     return found
+
+
+def as_given(weights: RNNWeights, k: int) -> c.Given:
+    """Return pseudo-layer `k` of weights that lie as the engine reads them, for it to pack."""
+    entries = (getattr(weights, name) for name in _GIVEN)
+    return c.Given(*(None if each is None else address(each[k]) for each in entries))
 
 
 def _entry(entries: Sequence[_Array] | None, k: int, dtype: np.dtype[Any]) -> _Array | None:

@@ -59,6 +59,8 @@ class Pass:
         Of that dtype.
     described : list
         What the engine is told of each pseudo-layer, by reference.
+    y_shape, h_shape, c_shape : tuple of int
+        Of a layer's output in packed order, and of the states.
     """
 
     def __init__(
@@ -72,16 +74,16 @@ class Pass:
     ) -> None:
         self.spec, self.dtype, self.threads, self._engine = spec, dtype, threads, engine
         self.functions = engine.of(dtype)
-        self.described = [
+        self.described: list[Any] = [
             byref(panels.describe(spec, plan, k, threads)) for k in range(spec.num_pseudo_layers)
         ]
         self._plan = plan  # its arrays are pointed to
         self._wants_cell_states = cell_states and spec.has_cell_state
         total, count, segments = plan.total, spec.num_pseudo_layers, plan.num_segments
-        self._y_shape = (total, spec.num_directions * spec.output_size)
+        self.y_shape = (total, spec.num_directions * spec.output_size)
         self._every_c_shape = (total, spec.num_directions * spec.hidden_size)
-        self._h_shape = (count, segments, spec.output_size)
-        self._c_shape = (count, segments, spec.hidden_size)
+        self.h_shape = (count, segments, spec.output_size)
+        self.c_shape = (count, segments, spec.hidden_size)
         self._layers = [
             [self._part(layer, direction) for direction in range(spec.num_directions)]
             for layer in range(spec.num_layers)
@@ -94,11 +96,11 @@ class Pass:
             k,
             c.Forward(
                 x_stride=spec.layer_input_size(layer),
-                y_stride=self._y_shape[1],
+                y_stride=self.y_shape[1],
                 c_stride=self._every_c_shape[1],
             ),
-            h=k * item * math.prod(self._h_shape[1:]),
-            c=k * item * math.prod(self._c_shape[1:]),
+            h=k * item * math.prod(self.h_shape[1:]),
+            c=k * item * math.prod(self.c_shape[1:]),
             y=direction * item * spec.output_size,
             every_c=direction * item * spec.hidden_size,
         )
@@ -123,18 +125,18 @@ class Pass:
     ) -> Outcome:
         """Run all pseudo-layers on packed rows. With `keep`, what the backward needs is saved."""
         dtype = self.dtype
-        h_n = np.empty(self._h_shape, dtype)
+        h_n = np.empty(self.h_shape, dtype)
         c_n = every_c = None
         h0_at, h_n_at, c0_at, c_n_at, c_at = address(h0), address(h_n), 0, 0, 0
         if c0 is not None:
-            c_n = np.empty(self._c_shape, dtype)
+            c_n = np.empty(self.c_shape, dtype)
             c0_at, c_n_at = address(c0), address(c_n)
         y, saved = x, []
         for layer, parts in enumerate(self._layers):
             x = y
             if 0 < layer <= len(dropout_masks):
                 x = drop(np, y, dropout_masks[layer - 1], self.spec.dropout)
-            y = np.empty(self._y_shape, dtype)
+            y = np.empty(self.y_shape, dtype)
             if c0 is not None and (keep or self._wants_cell_states):
                 every_c = np.empty(self._every_c_shape, dtype)
                 c_at = address(every_c)
@@ -159,7 +161,7 @@ class Pass:
 
     def _saved(self, x: _Array, y: _Array, every_c: Any, h0: _Array, c0: Any, k: int) -> Saved:
         """Return what the backward of pseudo-layer `k` needs, with room for what is to come."""
-        spec, total, dtype = self.spec, self._y_shape[0], self.dtype
+        spec, total, dtype = self.spec, self.y_shape[0], self.dtype
         hidden, size, count = spec.hidden_size, spec.output_size, slots(spec)
         direction = k % spec.num_directions
         return Saved(

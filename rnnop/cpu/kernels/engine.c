@@ -111,6 +111,7 @@ void rnnop_layout(int64_t *bytes)
     bytes[7] = sizeof(Layer);
     bytes[8] = sizeof(Drawn);
     bytes[9] = sizeof(Rssm);
+    bytes[10] = sizeof(Network);
 }
 
 /* What this machine can run: 0 generic, 1 AVX2 with FMA, 2 AVX-512. */

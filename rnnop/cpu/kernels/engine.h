@@ -71,6 +71,15 @@ typedef struct {
     void *dh_raw; /* (rows, output): gradient before the projection clip, with a projection only */
 } Backward;
 
+/* All pseudo-layers of a network, layer * directions + direction, and their weights: packed, or as the
+ * caller has them. The other is null. */
+typedef struct {
+    int64_t layers, directions;
+    const Problem *const *problems;
+    const Weights *const *packed;
+    const Given *const *given;
+} Network;
+
 /* C (left, right) += D' X */
 typedef struct {
     int64_t rows, left, right, threads;

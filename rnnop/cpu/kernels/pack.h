@@ -44,31 +44,43 @@ static inline void NAME(pack_square)(const REAL *from, int64_t row_stride, REAL 
 #endif
 }
 
+/* `count` rows of one vector of a panel, from the column `corner` on, see pack_panel. */
+static inline void NAME(pack_part)(const REAL *corner, int64_t row_stride, int64_t column_stride,
+                                   int64_t real, int64_t count, REAL *to, int64_t stride)
+{
+    int64_t k = 0;
+    if (real >= LANES && column_stride == 1)
+        for (; k + LANES <= count; k += LANES)
+            NAME(pack_square)(corner + k, row_stride, to + k * stride, stride);
+    if (real >= LANES && row_stride == 1)
+        for (; k < count; k++)
+            *(NAME(vec) *)(to + k * stride) = NAME(load)(corner + k * column_stride);
+    for (; k < count; k++)
+        for (int64_t lane = 0; lane < LANES; lane++)
+            to[k * stride + lane] = lane < real ? corner[lane * row_stride + k * column_stride] : 0;
+}
+
 /* One panel: vector v of its columns is rows `first`.. of matrices[v], of which those from `limit` on
- * read as 0; packed[(k * width + v) * LANES + lane] = matrices[v] at (first + lane, column k). */
+ * read as 0; packed[(k * width + v) * LANES + lane] = matrices[v] at (first + lane, column k).
+ *
+ * A cache line of a row is read at once: the rows lie far apart, often so that they drive each other
+ * out of the first cache. So many streams are too many for the processor to fetch ahead by itself. */
 static void NAME(pack_panel)(const REAL *const *matrices, int width, int64_t row_stride,
                              int64_t column_stride, const int64_t *first, int64_t limit,
                              int64_t depth, REAL *packed)
 {
-    int64_t stride = width * LANES;
-    for (int64_t k = 0; k < depth;) {
-        int64_t count = depth - k < LANES ? depth - k : LANES;
+    int64_t stride = width * LANES, line = 64 / (int64_t)sizeof(REAL);
+    for (int64_t k = 0; k < depth; k += line) {
+        int64_t count = depth - k < line ? depth - k : line;
         for (int v = 0; v < width; v++) {
             const REAL *corner = matrices[v] + first[v] * row_stride + k * column_stride;
-            REAL *to = packed + k * stride + v * LANES;
             int64_t real = limit - first[v];
-            if (real >= LANES && column_stride == 1 && count == LANES)
-                NAME(pack_square)(corner, row_stride, to, stride);
-            else if (real >= LANES && row_stride == 1)
-                for (int64_t i = 0; i < count; i++)
-                    *(NAME(vec) *)(to + i * stride) = NAME(load)(corner + i * column_stride);
-            else
-                for (int64_t i = 0; i < count; i++)
-                    for (int64_t lane = 0; lane < LANES; lane++)
-                        to[i * stride + lane] =
-                            lane < real ? corner[lane * row_stride + i * column_stride] : 0;
+            if (real >= LANES && column_stride == 1)
+                for (int lane = 0; lane < LANES; lane++)
+                    __builtin_prefetch(corner + lane * row_stride + 2 * line);
+            NAME(pack_part)(corner, row_stride, column_stride, real, count,
+                            packed + k * stride + v * LANES, stride);
         }
-        k += count;
     }
 }
 

@@ -5,6 +5,7 @@
 #include "product.h"
 #include "pack.h"
 #include "forward.h"
+#include "network.h"
 #include "backward.h"
 #include "gradient.h"
 #include "dense.h"
