@@ -272,7 +272,7 @@ int NAME(rnnop_backward)(const Problem *p, const Weights *w, const Backward *f)
     int64_t threads = p->threads;
     if (run.by_rows && threads > S) threads = S;
     if (work * (double)(f->end - f->begin) < MIN_THREADED_WORK) threads = 1;
-    rnnop_run_on_threads(NAME(backward_body), &run, (int)threads);
+    (run.by_rows ? rnnop_run_parts : rnnop_run_together)(NAME(backward_body), &run, (int)threads);
     for (int64_t s = 0; s < S; s++) {
         memcpy((REAL *)f->dh0 + s * P, run.dh + s * run.padded_output, (size_t)P * sizeof(REAL));
         if (lstm)

@@ -355,7 +355,7 @@ int NAME(rnnop_forward)(const Problem *p, const Weights *w, const Forward *f)
     int64_t threads = p->threads;
     if (run.by_rows && threads > S) threads = S;
     if (work * (double)p->num_steps < MIN_THREADED_WORK) threads = 1;
-    rnnop_run_on_threads(NAME(forward_body), &run, (int)threads);
+    (run.by_rows ? rnnop_run_parts : rnnop_run_together)(NAME(forward_body), &run, (int)threads);
     free(memory);
     return atomic_load(&status);
 }

@@ -104,7 +104,7 @@ int NAME(rnnop_outer)(const Outer *o)
     atomic_int status = OK;
     NAME(OuterRun) run = {o, &status};
     double work = (double)o->rows * (double)o->left * (double)o->right;
-    rnnop_run_on_threads(NAME(outer_body), &run, work < MIN_THREADED_WORK ? 1 : (int)o->threads);
+    rnnop_run_parts(NAME(outer_body), &run, work < MIN_THREADED_WORK ? 1 : (int)o->threads);
     return atomic_load(&status);
 }
 
@@ -155,7 +155,7 @@ int NAME(rnnop_times)(const Times *t)
     atomic_int status = OK;
     NAME(TimesRun) run = {t, &status};
     double work = (double)t->rows * (double)t->depth * (double)t->columns;
-    rnnop_run_on_threads(NAME(times_body), &run, work < MIN_THREADED_WORK ? 1 : (int)t->threads);
+    rnnop_run_parts(NAME(times_body), &run, work < MIN_THREADED_WORK ? 1 : (int)t->threads);
     return atomic_load(&status);
 }
 

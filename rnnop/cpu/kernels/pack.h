@@ -228,6 +228,6 @@ void NAME(rnnop_pack)(const Problem *p, const Given *given, int backward, void *
     NAME(Packing) to = {.p = p, .given = given};
     int64_t size = NAME(lay_out)(&to, backward, room);
     *w = (Weights){to.input, to.recurrent, to.candidate, to.projection, to.bias, given->peephole};
-    rnnop_run_on_threads(backward ? NAME(pack_backward_body) : NAME(pack_body), &to,
-                         size < MIN_THREADED_PACKING ? 1 : (int)p->threads);
+    rnnop_run_parts(backward ? NAME(pack_backward_body) : NAME(pack_body), &to,
+                    size < MIN_THREADED_PACKING ? 1 : (int)p->threads);
 }

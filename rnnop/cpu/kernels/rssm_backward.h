@@ -304,8 +304,8 @@ static void NAME(add_columns)(const Rssm *r, int64_t rows, int64_t columns, cons
 {
     NAME(Columns) c = {rows, columns, from, sum};
     if (from && sum)
-        rnnop_run_on_threads(NAME(columns_body), &c,
-                             (double)rows * (double)columns < MIN_THREADED_WORK ? 1 : (int)r->threads);
+        rnnop_run_parts(NAME(columns_body), &c,
+                        (double)rows * (double)columns < MIN_THREADED_WORK ? 1 : (int)r->threads);
 }
 
 /* sum (left, .) += D' X, over the rows of a stretch. */

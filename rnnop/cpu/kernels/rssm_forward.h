@@ -343,7 +343,7 @@ static int NAME(rssm_run)(NAME(RssmRun) run, Body body)
     run.status = &status;
     if (NAME(rssm_prepare)(&run, r->batch, r->batch >= 2 * r->threads || step < MIN_SHARED_WORK))
         return NO_MEMORY;
-    rnnop_run_on_threads(body, &run, run.threads);
+    (run.by_rows ? rnnop_run_parts : rnnop_run_together)(body, &run, run.threads);
     free(run.memory);
     return atomic_load(&status);
 }
@@ -354,7 +354,7 @@ static int NAME(rssm_run_rows)(NAME(RssmRun) run, Body body)
     atomic_int status = OK;
     run.status = &status;
     if (NAME(rssm_prepare)(&run, (run.end - run.begin) * run.r->batch, 1)) return NO_MEMORY;
-    rnnop_run_on_threads(body, &run, run.threads);
+    (run.by_rows ? rnnop_run_parts : rnnop_run_together)(body, &run, run.threads);
     free(run.memory);
     return atomic_load(&status);
 }

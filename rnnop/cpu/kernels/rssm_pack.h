@@ -150,6 +150,6 @@ void NAME(rnnop_rssm_pack)(Rssm *r, int backward, void *room)
     NAME(place_layers)(r, r->head, r->num_head);
     NAME(place_layers)(r, r->prior, r->num_prior);
     r->far = walk.taken * (int64_t)sizeof(REAL) > FAR_BYTES;
-    rnnop_run_on_threads(NAME(walk_body), &walk,
-                         walk.taken < MIN_THREADED_PACKING ? 1 : (int)r->threads);
+    rnnop_run_parts(NAME(walk_body), &walk,
+                    walk.taken < MIN_THREADED_PACKING ? 1 : (int)r->threads);
 }

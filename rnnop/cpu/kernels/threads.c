@@ -1,13 +1,17 @@
 /* The pool: made at first use, kept for the life of the process, made anew in a forked child.
  *
  * A worker that has nothing to do spins for a short while, since the next call is often near, and
- * then sleeps. A call that finds the pool taken by another Python thread runs alone: the results
- * do not depend on the number of threads, so it only takes longer.
+ * then sleeps. Nobody waits for one that the system does not let run, be it that another program has
+ * its core: its part is taken by a thread that runs, or the others begin without it. The results do
+ * not depend on the number of threads. A call that finds the pool taken by another Python thread
+ * runs alone.
  */
+#define _POSIX_C_SOURCE 200809L
 #include "threads.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <time.h>
 
 #if defined(__x86_64__) || defined(__i386__)
 #define PAUSE() __builtin_ia32_pause()
@@ -19,38 +23,68 @@
 
 enum { MAX_THREADS = 256, SPINS = 4000 };
 
+#define ROLL_CALL 5e-5 /* seconds: several times what it takes to wake a thread for an idle core */
+
 static pthread_mutex_t taken = PTHREAD_MUTEX_INITIALIZER; /* held by the caller that has the pool */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  /* guards sleeping and `job` */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  /* guards sleeping */
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static int workers;
 
+/* The run that is on. Its first word says all that decides who does what: the number of the run, how
+ * many parts it has, and how many of them are taken. */
 static struct {
+    atomic_uint_fast64_t word;
     Body body;
     void *argument;
+    int together;
     Barrier barrier;
-    atomic_int number; /* changes with every run */
-    atomic_int running;
+    atomic_uint begun;  /* the number of the run whose threads may begin together */
+    atomic_int running; /* parts that are not done */
 } job;
+
+static uint64_t word(uint32_t number, int parts, int next)
+{
+    return (uint64_t)number << 32 | (uint64_t)parts << 16 | (uint64_t)next;
+}
+
+static uint32_t number_of(uint64_t now) { return (uint32_t)(now >> 32); }
+static int parts_of(uint64_t now) { return now >> 16 & 0xffff; }
+static int next_of(uint64_t now) { return now & 0xffff; }
+
+/* Take the next part of run `number`; -1 if none is left, or another run is on. */
+static int take(uint32_t number)
+{
+    uint_fast64_t now = atomic_load(&job.word);
+    while (number_of(now) == number && next_of(now) < parts_of(now))
+        if (atomic_compare_exchange_weak(&job.word, &now, now + 1)) return next_of(now);
+    return -1;
+}
 
 static void run_part(int index)
 {
     job.body(job.argument, (Thread){index, job.barrier.threads, &job.barrier});
+    atomic_fetch_sub(&job.running, 1);
+}
+
+static void wait_a_little(int *spins)
+{
+    if ((*spins)++ < SPINS) PAUSE();
+    else sched_yield();
 }
 
 static void *work(void *argument)
 {
-    int index = (int)((intptr_t)argument % MAX_THREADS);
-    int seen = (int)((intptr_t)argument / MAX_THREADS);
+    uint32_t seen = (uint32_t)(uintptr_t)argument;
     for (;;) {
-        for (int i = 0; i < SPINS && atomic_load(&job.number) == seen; i++) PAUSE();
+        for (int i = 0; i < SPINS && number_of(atomic_load(&job.word)) == seen; i++) PAUSE();
         pthread_mutex_lock(&lock);
-        while (atomic_load(&job.number) == seen) pthread_cond_wait(&wake, &lock);
-        seen = atomic_load(&job.number);
-        int mine = index < job.barrier.threads;
+        while (number_of(atomic_load(&job.word)) == seen) pthread_cond_wait(&wake, &lock);
         pthread_mutex_unlock(&lock);
-        if (mine) {
+        seen = number_of(atomic_load(&job.word));
+        for (int index; (index = take(seen)) >= 0;) {
+            for (int spins = 0; job.together && atomic_load(&job.begun) != seen;)
+                wait_a_little(&spins);
             run_part(index);
-            atomic_fetch_sub(&job.running, 1);
         }
     }
     return 0;
@@ -63,7 +97,6 @@ static void forget_workers(void)
     pthread_mutex_init(&lock, 0);
     pthread_cond_init(&wake, 0);
     workers = 0;
-    atomic_store(&job.number, 0);
 }
 
 static void make_workers(int wanted)
@@ -79,39 +112,75 @@ static void make_workers(int wanted)
         pthread_attr_init(&attributes);
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
         /* A worker waits for the first run after its birth. */
-        intptr_t start = (intptr_t)atomic_load(&job.number) * MAX_THREADS + workers + 1;
-        int failed = pthread_create(&thread, &attributes, work, (void *)start);
+        void *seen = (void *)(uintptr_t)number_of(atomic_load(&job.word));
+        int failed = pthread_create(&thread, &attributes, work, seen);
         pthread_attr_destroy(&attributes);
         if (failed) return;
         workers++;
     }
 }
 
-void rnnop_run_on_threads(Body body, void *argument, int threads)
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Wait until all threads are here, or it takes too long; close the run to the others, and return how
+ * many there are. */
+static int roll_call(uint32_t number, int threads)
+{
+    double end = seconds() + ROLL_CALL;
+    while (next_of(atomic_load(&job.word)) < threads && seconds() < end)
+        for (int i = 0; i < 16; i++) PAUSE();
+    return next_of(atomic_exchange(&job.word, word(number, 0, 0)));
+}
+
+static void run(Body body, void *argument, int threads, int together)
+{
+    make_workers(threads - 1);
+    if (threads > workers + 1) threads = workers + 1;
+    uint32_t number = number_of(atomic_load(&job.word)) + 1;
+    job.body = body;
+    job.argument = argument;
+    job.together = together;
+    job.barrier.threads = threads;
+    atomic_store(&job.barrier.arrived, 0);
+    atomic_store(&job.running, threads);
+    pthread_mutex_lock(&lock);
+    atomic_store(&job.word, word(number, threads, 1));
+    pthread_cond_broadcast(&wake);
+    pthread_mutex_unlock(&lock);
+    if (together) {
+        job.barrier.threads = roll_call(number, threads);
+        atomic_fetch_sub(&job.running, threads - job.barrier.threads);
+        atomic_store(&job.begun, number);
+    }
+    for (int index = 0; index >= 0; index = take(number)) run_part(index);
+    for (int spins = 0; atomic_load(&job.running) > 0;) wait_a_little(&spins);
+}
+
+static void run_or_alone(Body body, void *argument, int threads, int together)
 {
     if (threads > MAX_THREADS) threads = MAX_THREADS;
     if (threads > 1 && pthread_mutex_trylock(&taken) == 0) {
-        make_workers(threads - 1);
-        if (threads > workers + 1) threads = workers + 1;
-        pthread_mutex_lock(&lock);
-        job.body = body;
-        job.argument = argument;
-        job.barrier.threads = threads;
-        atomic_store(&job.barrier.arrived, 0);
-        atomic_store(&job.running, threads - 1);
-        atomic_store(&job.number, (atomic_load(&job.number) + 1) & 0xffffff);
-        pthread_cond_broadcast(&wake);
-        pthread_mutex_unlock(&lock);
-        run_part(0);
-        for (int i = 0; atomic_load(&job.running) > 0; i++) {
-            if (i < SPINS) PAUSE();
-            else sched_yield();
-        }
+        run(body, argument, threads, together);
         pthread_mutex_unlock(&taken);
     } else {
         Barrier alone = {.threads = 1};
         body(argument, (Thread){0, 1, &alone});
     }
+}
+
+void rnnop_run_parts(Body body, void *argument, int threads)
+{
+    run_or_alone(body, argument, threads, 0);
+}
+
+void rnnop_run_together(Body body, void *argument, int threads)
+{
+    run_or_alone(body, argument, threads, 1);
 }
 
 void rnnop_barrier(Thread thread)
@@ -124,8 +193,5 @@ void rnnop_barrier(Thread thread)
         atomic_fetch_add(&barrier->round, 1);
         return;
     }
-    for (int i = 0; atomic_load(&barrier->round) == round; i++) {
-        if (i < SPINS) PAUSE();
-        else sched_yield();
-    }
+    for (int spins = 0; atomic_load(&barrier->round) == round;) wait_a_little(&spins);
 }

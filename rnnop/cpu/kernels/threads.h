@@ -13,16 +13,19 @@ typedef struct {
 
 typedef struct {
     int index;   /* 0 .. threads - 1 */
-    int threads; /* how many run */
+    int threads; /* into how many parts the work is cut */
     Barrier *barrier;
 } Thread;
 
 typedef void (*Body)(void *argument, Thread thread);
 
-/* Run body on `threads` threads, the caller being number 0, and wait for all. When the pool is
- * taken by another caller, or its threads cannot be made, body runs on fewer: it must do all the
- * work whatever thread.threads says. */
-void rnnop_run_on_threads(Body body, void *argument, int threads);
+/* Run body for every index of `threads` parts that never wait for each other, and return when all
+ * are done. The caller is one of those who take them; a thread that comes late finds its part taken. */
+void rnnop_run_parts(Body body, void *argument, int threads);
+
+/* Run body on up to `threads` threads at the same time, so that they may meet at the barrier. Those
+ * that are not there at once are left out: body must do all the work whatever thread.threads says. */
+void rnnop_run_together(Body body, void *argument, int threads);
 
 /* Wait until every thread of the run is here. Spins for a while, then yields its core. */
 void rnnop_barrier(Thread thread);
