@@ -24,7 +24,7 @@ from .products import LEAST_ROWS
 _Array = npt.NDArray[Any]
 
 # In the order of the enums of engine.h.
-_CELLS = {"gru": 0, "gru_reset_before": 1, "gru_layernorm": 2}
+_CELLS = {"gru": 0, "gru_reset_before": 1, "gru_layernorm": 2, "block_gru": 3}
 _ACTIVATIONS = {"identity": 0, "elu": 1, "relu": 2, "silu": 3}
 _NORMS = {"none": 0, "layer": 1, "rms": 2}
 _STDS = {  # rule, shift of the argument of softplus, what is added to it
@@ -44,8 +44,6 @@ def supports(problem: Problem) -> str | None:
     """Return None, or why the engine cannot run such a call."""
     if problem.family != "numpy":
         return f"it takes NumPy arrays, and `state` is a {LABELS[problem.family]} array"
-    if problem.weights.spec.cell not in _CELLS:
-        return f"it has no cell {problem.weights.spec.cell!r}"
     return None
 
 
@@ -120,6 +118,11 @@ class Run(_Pointed):
         if keep:
             self._keep()
 
+    @property
+    def keeps_gates(self) -> bool:
+        """Whether gates are kept: those of Dreamer's cells follow from a layer that is."""
+        return self.spec.cell in ("gru", "gru_reset_before")
+
     def ready(self, array: Any) -> Any:
         """Return an array as the engine reads it; None of None."""
         return None if array is None else np.ascontiguousarray(array, self.dtype)
@@ -152,19 +155,22 @@ class Run(_Pointed):
             head=layers[head],
             num_inputs=len(layers["inputs"]),
             num_head=len(layers[head]),
-            **({"prior": layers["prior"], "num_prior": len(layers["prior"])} if observes else {}),
-            **({"gru": layers["gru"]} if "gru" in layers else {}),
+            blocks=spec.num_blocks,
+            num_prior=len(layers["prior"]) if observes else 0,
+            num_dynamics=len(layers.get("dynamics", ())),
+            **({"prior": layers["prior"]} if observes else {}),
+            **{field: layers[field] for field in ("gru", "dynamics") if field in layers},
         )
 
     def _layers(self) -> dict[str, Any]:
         spec, weights = self.spec, self.weights
-        found = {
-            "inputs": self._chain("inputs", weights.inputs, back=spec.state_size),
-            "prior": self._chain("prior", weights.prior),
-        }
+        found = {"prior": self._chain("prior", weights.prior)}
         if self.problem.form == "observe":
             known = spec.embed_size
             found["posterior"] = self._chain("posterior", weights.posterior, known=known)
+        if spec.cell == "block_gru":
+            return found | self._block_gru()
+        found["inputs"] = self._chain("inputs", weights.inputs, back=spec.state_size)
         if spec.cell == "gru_layernorm":
             found["gru"] = (c.Layer * 1)()
             w = weights.gru.w_ih[0]  # type: ignore[union-attr]  # such a cell has one
@@ -172,17 +178,26 @@ class Run(_Pointed):
             self._describe(found["gru"][0], norm, "layer", "identity", y=True)
         return found
 
+    def _block_gru(self) -> dict[str, Any]:
+        """Describe the layers of the features and those in blocks, which read a block each."""
+        spec, weights = self.spec, self.weights
+        inputs = self._chain("inputs", weights.inputs)
+        inputs[2].back = 0  # it reads the action
+        dynamics = self._chain("dynamics", weights.dynamics)
+        dynamics[0].inputs = spec.belief_size // spec.num_blocks  # and features beside it
+        return {"inputs": inputs, "dynamics": dynamics}
+
     def _chain(
         self, field: str, layers: tuple[Layer, ...], *, known: int = 0, back: int | None = None
     ) -> Any:
-        """Describe the layers of a field of the weights; those of a head end in one without norm.
+        """Describe the layers of a field of the weights; all but `inputs` end in one without norm.
 
         The first reads `known` columns beforehand; the loop wants the gradient of `back` columns.
         """
         spec, found = self.spec, (c.Layer * len(layers))()
         for k, layer in enumerate(layers):
             if field != "inputs" and k == len(layers) - 1:
-                self._describe(found[k], layer, "none", "identity", y=False)
+                self._describe(found[k], layer, "none", "identity", y=field == "dynamics")
             else:
                 self._describe(found[k], layer, spec.norm_of(field), spec.activation, y=True)
         first = found[0]
@@ -191,7 +206,8 @@ class Run(_Pointed):
         return found
 
     def _describe(self, to: c.Layer, layer: Layer, norm: str, activation: str, *, y: bool) -> None:
-        to.out, to.inputs = layer.w.shape
+        *_, to.inputs = layer.w.shape
+        to.out = layer.w.size // to.inputs
         to.back, to.norm, to.activation = to.inputs, _NORMS[norm], _ACTIVATIONS[activation]
         self.put(to, **{name: self.ready(array) for name, array in layer._asdict().items()})
         if self.keep and y:
@@ -202,13 +218,9 @@ class Run(_Pointed):
     def _data(self) -> None:
         """Point to what is given, and to where the results go."""
         problem, weights, spec, steps = self.problem, self.weights, self.spec, self.steps
-        gru: Any = weights.gru
-        names = ("w_ih", "w_hh", "b_ih", "b_hh")
-        arrays = {name: getattr(gru, name) for name in names}
-        self.put(
-            self.model,
-            **{name: array and self.ready(array[0]) for name, array in arrays.items()},
-        )
+        if weights.gru is not None:
+            gru = {name: self.ready(arrays[0]) for name, arrays in weights.gru.fields()}
+            self.put(self.model, **gru)
         actions = steps["action"] if problem.actor else self.ready(problem.actions)
         self.put(
             self.model,
@@ -244,7 +256,7 @@ class Run(_Pointed):
         self.put(model, given=self.rows(spec.state_size + spec.action_size))
         if self.problem.is_first is not None:
             self.put(model, before=self.rows(spec.belief_size))
-        if spec.cell != "gru_layernorm":
+        if self.keeps_gates:
             self.put(model, gates=self.rows(4, spec.belief_size))
         if spec.latent == "gaussian":
             self.put(model.drawn, raw=self.rows(spec.state_size))
@@ -304,8 +316,9 @@ class Gradient(_Pointed):
         self.model.head = self.layers["posterior" if observes else "prior"]
         if observes:
             self.model.prior = self.layers["prior"]
-        if "gru" in self.layers:
-            self.model.gru = self.layers["gru"]
+        for field in ("gru", "dynamics"):
+            if field in self.layers:
+                setattr(self.model, field, self.layers[field])
         for field, layers in self.layers.items():
             for k, layer in enumerate(layers):
                 name = f"{field}[{k}]."
@@ -342,7 +355,7 @@ class Gradient(_Pointed):
         run.put_drawn(model, given, ("dmean", "dstd"))
         self.put(
             model,
-            d_gates=None if "gru" in self.layers else self._rows(4, H),
+            d_gates=self._rows(4, H) if run.keeps_gates else None,
             d_prior=self._rows(H) if self.wants_prior else None,
             dstates=given.get("state"),
             dbeliefs=given.get("belief"),
@@ -352,8 +365,8 @@ class Gradient(_Pointed):
             first_dbelief=self.dfirst["belief"],
             dactions=self.dactions,
             dembeds=self.dembeds,
-            dw_ih=self.sums["gru.w_ih[0]"],
-            dw_hh=self.sums["gru.w_hh[0]"],
+            dw_ih=self.sums.get("gru.w_ih[0]"),
+            dw_hh=self.sums.get("gru.w_hh[0]"),
             db_gates=self.db_gates,
         )
 
