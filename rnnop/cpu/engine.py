@@ -145,8 +145,10 @@ class Rssm(Structure):
         *((name, c_double) for name in ("unimix", "norm_eps")),
         *((name, c_int64) for name in ("state", "belief", "action", "embed")),
         *((name, c_int64) for name in ("batch", "threads")),
-        *((name, POINTER(Layer)) for name in ("gru", "inputs", "head", "prior")),
-        *((name, c_int64) for name in ("num_inputs", "num_head", "num_prior")),
+        *((name, POINTER(Layer)) for name in ("gru", "dynamics", "inputs")),
+        *((name, POINTER(Layer)) for name in ("head", "prior")),
+        *((name, c_int64) for name in ("num_dynamics", "num_inputs", "num_head")),
+        *((name, c_int64) for name in ("num_prior", "blocks")),
         *((name, c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh")),
         *((name, c_void_p) for name in ("initial_state", "initial_belief", "first")),
         *((name, c_void_p) for name in ("state0", "belief0", "noise", "actions", "embeds")),
@@ -157,6 +159,7 @@ class Rssm(Structure):
         *((name, c_void_p) for name in ("dstate", "dbelief", "first_dstate", "first_dbelief")),
         *((name, c_void_p) for name in ("dactions", "dembeds", "dw_ih", "dw_hh", "db_gates")),
         *((name, c_void_p) for name in ("gru_input", "gru_recurrent", "gru_candidate", "gru_bias")),
+        ("features", c_void_p * 3),
         *((name, c_int64) for name in ("parameters", "width", "far")),
     ]
 

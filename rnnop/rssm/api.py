@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from ..arrays import Array
 from ..errors import blame
 from ..spec import check_bool
+from . import shortcut
 from .call import Call, make_call
 from .outputs import (
     CategoricalImagination,
@@ -18,7 +19,7 @@ from .outputs import (
     GaussianObservation,
     GaussianPrior,
 )
-from .weights import RSSMGrads, RSSMWeights
+from .weights import PrepackedRSSMWeights, RSSMGrads, RSSMWeights
 
 Prior: TypeAlias = GaussianPrior | CategoricalPrior
 Imagination: TypeAlias = GaussianImagination | CategoricalImagination
@@ -58,18 +59,40 @@ def _order(batch_first: object) -> str:
     return "batch_first" if batch_first else "time_first"
 
 
-def _run(call: Call) -> Any:
+def direct(
+    form: str,
+    order: str,
+    weights: Any,
+    state: Any,
+    belief: Any,
+    noise: Any,
+    seed: Any,
+    backend: str,
+    **rest: Any,
+) -> Any:
+    """Run a call as its arrays come, see `make_call`; one like it may have been here before."""
+    key = shortcut.key(form, order, weights, backend, rest)
+    found = None if key is None else weights.shortcuts.get(key)
+    if found is not None:
+        out = found(state, belief, noise, seed, rest["actions"], rest.get("embeds"))
+        if out is not None:
+            return out
+    call = make_call(form, order, weights, state, belief, noise, seed, backend, **rest)
     steps, _ = call.backend.forward(call.problem, keep=False)
+    if key is not None and key not in weights.shortcuts:
+        shortcut.keep(key, weights, call)
     return call.outputs(steps)
 
 
-def _run_vjp(call: Call) -> tuple[Any, RSSMVJP]:
+def direct_vjp(*given: Any, **rest: Any) -> tuple[Any, RSSMVJP]:
+    """Run a call as its arrays come, and return its vector-Jacobian product beside the output."""
+    call = make_call(*given, **rest)
     steps, saved = call.backend.forward(call.problem, keep=True)
     return call.outputs(steps), RSSMVJP(call, saved)
 
 
 def step(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     action: Array,
@@ -82,7 +105,7 @@ def step(
 
     Parameters
     ----------
-    weights : RSSMWeights
+    weights : RSSMWeights or PrepackedRSSMWeights
         They also say which model it is, and every size.
     state : array (N, S) or None
         Stochastic state; None for the weights' initial one, or zeros.
@@ -133,12 +156,14 @@ def step(
     ((4, 3), (4, 3), (4, 3), (4, 8))
     """
     with blame("step"):
-        out: Prior = _run(_step(weights, state, belief, action, noise, seed, backend))
+        out: Prior = direct(
+            "rollout", "step", weights, state, belief, noise, seed, backend, actions=action
+        )
         return out
 
 
 def step_vjp(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     action: Array,
@@ -160,19 +185,13 @@ def step_vjp(
         position or by name, returns `RSSMGrads`. It may be called any number of times.
     """
     with blame("step_vjp"):
-        return _run_vjp(_step(weights, state, belief, action, noise, seed, backend))
-
-
-def _step(
-    weights: Any, state: Any, belief: Any, action: Any, noise: Any, seed: Any, backend: str
-) -> Call:
-    return make_call(
-        "rollout", "step", weights, state, belief, noise, seed, backend, actions=action
-    )
+        return direct_vjp(
+            "rollout", "step", weights, state, belief, noise, seed, backend, actions=action
+        )
 
 
 def rollout(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actions: Array,
@@ -187,7 +206,7 @@ def rollout(
 
     Parameters
     ----------
-    weights : RSSMWeights
+    weights : RSSMWeights or PrepackedRSSMWeights
         They also say which model it is, and every size.
     state : array (N, S) or None
         Stochastic state before the first step; None for the weights' initial one, or zeros.
@@ -232,14 +251,12 @@ def rollout(
     with blame("rollout"):
         order = _order(batch_first)
         given = {"actions": actions, "is_first": is_first}
-        out: Prior = _run(
-            make_call("rollout", order, weights, state, belief, noise, seed, backend, **given)
-        )
+        out: Prior = direct("rollout", order, weights, state, belief, noise, seed, backend, **given)
         return out
 
 
 def rollout_vjp(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actions: Array,
@@ -275,13 +292,11 @@ def rollout_vjp(
     with blame("rollout_vjp"):
         order = _order(batch_first)
         given = {"actions": actions, "is_first": is_first}
-        return _run_vjp(
-            make_call("rollout", order, weights, state, belief, noise, seed, backend, **given)
-        )
+        return direct_vjp("rollout", order, weights, state, belief, noise, seed, backend, **given)
 
 
 def imagine(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actor: Callable[[Array, Array], Array],
@@ -296,7 +311,7 @@ def imagine(
 
     Parameters
     ----------
-    weights : RSSMWeights
+    weights : RSSMWeights or PrepackedRSSMWeights
         They also say which model it is, and every size.
     state : array (N, S) or None
         Stochastic state before the first step; None for the weights' initial one, or zeros. Not
@@ -343,14 +358,14 @@ def imagine(
     with blame("imagine"):
         order = _order(batch_first)
         given = {"actor": actor, "horizon": horizon, "has_vjp": False}
-        out: Imagination = _run(
-            make_call("imagine", order, weights, state, belief, noise, seed, backend, **given)
+        out: Imagination = direct(
+            "imagine", order, weights, state, belief, noise, seed, backend, **given
         )
         return out
 
 
 def imagine_vjp(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actor: Callable[[Array, Array], tuple[Array, Callable[..., Any]]],
@@ -404,13 +419,11 @@ def imagine_vjp(
     with blame("imagine_vjp"):
         order = _order(batch_first)
         given = {"actor": actor, "horizon": horizon, "has_vjp": True}
-        return _run_vjp(
-            make_call("imagine", order, weights, state, belief, noise, seed, backend, **given)
-        )
+        return direct_vjp("imagine", order, weights, state, belief, noise, seed, backend, **given)
 
 
 def observe(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actions: Array,
@@ -426,7 +439,7 @@ def observe(
 
     Parameters
     ----------
-    weights : RSSMWeights
+    weights : RSSMWeights or PrepackedRSSMWeights
         They also say which model it is, and every size; it has a posterior.
     state : array (N, S) or None
         Stochastic state before the first step; None for the weights' initial one, or zeros.
@@ -476,14 +489,14 @@ def observe(
     with blame("observe"):
         order = _order(batch_first)
         given = {"actions": actions, "embeds": embeds, "is_first": is_first}
-        out: Observation = _run(
-            make_call("observe", order, weights, state, belief, noise, seed, backend, **given)
+        out: Observation = direct(
+            "observe", order, weights, state, belief, noise, seed, backend, **given
         )
         return out
 
 
 def observe_vjp(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actions: Array,
@@ -510,6 +523,4 @@ def observe_vjp(
     with blame("observe_vjp"):
         order = _order(batch_first)
         given = {"actions": actions, "embeds": embeds, "is_first": is_first}
-        return _run_vjp(
-            make_call("observe", order, weights, state, belief, noise, seed, backend, **given)
-        )
+        return direct_vjp("observe", order, weights, state, belief, noise, seed, backend, **given)

@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from .. import backends
 from ..arrays import Array
@@ -47,6 +47,8 @@ class Problem:
         Where an episode begins.
     actor : callable or None
         See `Actor`; its vjp may be None in a forward that keeps nothing.
+    cache : dict or None
+        Of prepacked weights: where a backend keeps what it makes of them.
     """
 
     weights: RSSMWeights
@@ -60,6 +62,7 @@ class Problem:
     embeds: Array | None = None
     is_first: Array | None = None
     actor: Actor | None = None
+    cache: dict[Any, Any] | None = None
 
     @property
     def form(self) -> str:
@@ -92,6 +95,11 @@ def step_shapes(spec: RSSMSpec, form: str) -> dict[str, tuple[int, ...]]:
     return shapes | ({"action": (spec.action_size,)} if form == "imagine" else {})
 
 
+Prepared: TypeAlias = Callable[[Array, Array, Array, Array, Array | None], list[Array]]
+"""A forward with all made ready but its data: from state, belief, noise, actions and embeds, as of
+a `Problem`, it returns the results in the order of `step_shapes`. All are C-contiguous."""
+
+
 class Backend(Protocol):
     """What a module in the table must offer."""
 
@@ -100,6 +108,18 @@ class Backend(Protocol):
 
     def supports(self, problem: Problem) -> str | None:
         """Return None, or the reason why it cannot run such a problem."""
+
+    def manner(self, problem: Problem) -> str | None:
+        """Return how it would run such a problem, for people; None for no more to say."""
+
+    def compute_dtype(self, problem: Problem) -> str:
+        """Return the dtype of the arithmetic, 'float32' or 'float64'."""
+
+    def prepack(self, weights: RSSMWeights, cache: dict[Any, Any]) -> None:
+        """Lay weights out for many calls, into `cache`."""
+
+    def prepared(self, problem: Problem) -> Prepared | None:
+        """Return a quicker way to call `forward` again with other data; None if there is none."""
 
     def forward(self, problem: Problem, keep: bool) -> tuple[Steps, Any]:
         """Run the model; return the steps, and with `keep` what the backward needs."""

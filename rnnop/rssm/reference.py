@@ -16,7 +16,7 @@ import numpy as np
 from .. import flags
 from .backends import Problem, Steps
 from .loop import Loop
-from .weights import RSSMGrads
+from .weights import RSSMGrads, RSSMWeights
 
 
 def unavailable() -> str | None:
@@ -27,6 +27,23 @@ def unavailable() -> str | None:
 def supports(problem: Problem) -> str | None:
     """Return None: there is nothing that the reference cannot run."""
     return None
+
+
+def manner(problem: Problem) -> None:
+    """Return None: there is one way."""
+
+
+def compute_dtype(problem: Problem) -> str:
+    """Return the dtype of the arithmetic, see the docstring of the module."""
+    return _compute_dtype(problem.family, problem.dtype)
+
+
+def prepack(weights: RSSMWeights, cache: dict[Any, Any]) -> None:
+    """Do nothing: weights are read as they are given."""
+
+
+def prepared(problem: Problem) -> None:
+    """Return None: there is nothing to make ready."""
 
 
 _quiet = np.errstate(over="ignore", under="ignore", invalid="ignore")

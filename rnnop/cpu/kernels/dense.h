@@ -13,11 +13,13 @@ typedef struct {
     int writes;                 /* it writes what all threads compute alike */
     int64_t first, n;           /* its rows */
     const REAL **rows, **more;  /* (n,), or of as many steps as go together */
+    const REAL **block_rows;    /* (n,) */
     REAL *own;                  /* layers whose columns are not shared */
     REAL *input, *slots, *spare; /* [state, action]; gates of two blocks of units; one group */
     REAL *dstate;
     REAL *shared;               /* layers; it and what follows belong to all threads unless alone */
     REAL *candidate, *update, *reset; /* (n, H) of the reset-before form */
+    REAL *blocks;               /* sums of layers in blocks, see rssm_block.h */
     REAL *sums;                 /* what embeddings add, of as many steps as go together */
     REAL *dbelief, *dreset;     /* (n, H) */
 } NAME(Part);
@@ -178,8 +180,26 @@ typedef struct {
     int64_t stride;
 } NAME(Besides);
 
-/* y of rows whose number among all is `at`.., kept if the backward will want it. Threads that share
- * its columns have met at the end. */
+/* From the sums c of rows whose number among all is `at`.. to columns begin..end of y, kept if the
+ * backward will want them. */
+static void NAME(finish)(const NAME(Part) *part, const Layer *l, const REAL *c, REAL *y, int64_t at,
+                         int64_t begin, int64_t end, int writes)
+{
+    int64_t stride = NAME(wide)(l->out);
+    for (int64_t j = 0; j < part->n; j++) {
+        NAME(Moments) m = NAME(moments)(l->norm, c + j * stride, l->out, part->r->norm_eps);
+        int64_t row = (at + j) * l->out;
+        for (int64_t v = begin; v < end; v += LANES) {
+            NAME(vec) x = NAME(load_part)(c + j * stride + v, l->out - v);
+            if (l->pre && writes) NAME(store_part)((REAL *)l->pre + row + v, x, l->out - v);
+            x = NAME(activate)(l->activation, NAME(normed)(l, (x - m.mean) * m.inverse, v));
+            NAME(store)(y + j * stride + v, x);
+            if (l->y && writes) NAME(store_part)((REAL *)l->y + row + v, x, l->out - v);
+        }
+    }
+}
+
+/* y of rows whose number among all is `at`... Threads that share its columns have met at the end. */
 static REAL *NAME(layer)(const NAME(Part) *part, const Layer *l, const REAL *const *rows,
                          int64_t at, const NAME(Besides) *besides)
 {
@@ -198,17 +218,7 @@ static REAL *NAME(layer)(const NAME(Part) *part, const Layer *l, const REAL *con
         NAME(multiply)(part, besides->rows, besides->depth, besides->packed, l->out, q, q_end, c,
                        stride);
     if (l->norm != NO_NORM && !mine) NAME(meet)(part);
-    for (int64_t j = 0; j < part->n; j++) {
-        NAME(Moments) m = NAME(moments)(l->norm, c + j * stride, l->out, part->r->norm_eps);
-        int64_t row = (at + j) * l->out;
-        for (int64_t v = begin; v < end; v += LANES) {
-            NAME(vec) x = NAME(load)(c + j * stride + v);
-            if (l->pre && writes) NAME(store_part)((REAL *)l->pre + row + v, x, l->out - v);
-            x = NAME(activate)(l->activation, NAME(normed)(l, (x - m.mean) * m.inverse, v));
-            NAME(store)(y + j * stride + v, x);
-            if (l->y && writes) NAME(store_part)((REAL *)l->y + row + v, x, l->out - v);
-        }
-    }
+    NAME(finish)(part, l, c, y, at, begin, end, writes);
     if (!mine) NAME(meet)(part);
     return y;
 }

@@ -103,7 +103,7 @@ typedef struct {
 } Times;
 
 /* A recurrent state-space model (rnnop/rssm). Rows are those of all steps, time-major. */
-enum RssmCell { RSSM_GRU, RSSM_GRU_RESET_BEFORE, RSSM_GRU_LAYER_NORM };
+enum RssmCell { RSSM_GRU, RSSM_GRU_RESET_BEFORE, RSSM_GRU_LAYER_NORM, RSSM_BLOCK_GRU };
 enum Activation { IDENTITY, ELU, RELU, SILU };
 enum Norm { NO_NORM, LAYER_NORM, RMS_NORM };
 enum StdRule { AT_LEAST, PLUS, SIGMOID_PLUS };
@@ -133,10 +133,12 @@ typedef struct {
     double std_shift, std_offset, min_std, unimix, norm_eps;
     int64_t state, belief, action, embed;
     int64_t batch, threads;
-    /* of the cell with layer norm its sums, else null; hidden layers before it; the head that draws
-     * the state; the prior's head where it is another, else null */
-    Layer *gru, *inputs, *head, *prior;
-    int64_t num_inputs, num_head, num_prior;
+    /* of the cell with layer norm its sums, else null; of the block GRU its layers in blocks, whose
+     * `in` is a block of the belief, else null; the hidden layers before the cell, of the block GRU
+     * those of belief, state and action; the head that draws the state; the prior's head where it is
+     * another, else null */
+    Layer *gru, *dynamics, *inputs, *head, *prior;
+    int64_t num_dynamics, num_inputs, num_head, num_prior, blocks;
     const void *w_ih, *w_hh, *b_ih, *b_hh;
     const void *initial_state, *initial_belief; /* where an episode begins */
     const int64_t *first;                       /* (rows,): number of the episode or -1; or null */
@@ -155,8 +157,8 @@ typedef struct {
     void *first_dstate, *first_dbelief; /* of the initial state and belief of each episode */
     void *dactions, *dembeds;
     void *dw_ih, *dw_hh, *db_gates; /* db_gates (4, H) */
-    /* by rnnop_rssm_pack */
-    const void *gru_input, *gru_recurrent, *gru_candidate, *gru_bias;
+    /* by rnnop_rssm_pack; `features` is what reads those of belief, state and action */
+    const void *gru_input, *gru_recurrent, *gru_candidate, *gru_bias, *features[3];
     /* multiply-adds of a row in a step; working memory of a row in all layers; whether the weights
      * lie far away */
     int64_t parameters, width, far;

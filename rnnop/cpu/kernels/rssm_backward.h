@@ -4,6 +4,9 @@
  * of all products, from which those of the weights are summed in the order of the rows.
  */
 
+static void NAME(rssm_block_gru_back)(NAME(Part) *part, int64_t at); /* rssm_block.h */
+static int NAME(add_blocks)(const Rssm *r, int64_t row, int64_t rows);
+
 /* Row of a stretch, from its number among all. */
 static inline int64_t NAME(of_stretch)(const Rssm *r, int64_t row)
 {
@@ -92,25 +95,24 @@ static inline void NAME(rssm_reset_back)(const Rssm *r, int64_t row, int64_t v, 
     NAME(store)(dbelief, NAME(load)(dbelief) + d_rh * reset);
 }
 
-/* Dreamer's update: gradients of the normed sums into the working memory of their layer. */
-static inline void NAME(rssm_update_back)(const Rssm *r, int64_t row, int64_t v, REAL *dbelief,
-                                          REAL *da)
+/* Dreamer's update: from dbelief to the gradients of r, u and n, whose sums a are `gap` apart, and
+ * to what goes past them. */
+static inline void NAME(update_back)(const REAL *a, int64_t gap, const REAL *before, int64_t count,
+                                     REAL *dbelief, REAL *da)
 {
-    int64_t H = r->belief, count = H - v;
-    const REAL *a = (const REAL *)r->gru->y + row * 3 * H + v;
-    NAME(vec) a_n = NAME(load_part)(a + 2 * H, count);
+    NAME(vec) a_n = NAME(load_part)(a + 2 * gap, count);
     NAME(vec) reset = NAME(sigmoid)(NAME(load_part)(a, count));
-    NAME(vec) u = NAME(sigmoid)(NAME(load_part)(a + H, count) - 1), n = NAME(tanh)(reset * a_n);
-    NAME(vec) h = NAME(load_part)(NAME(belief_before)(r, row) + v, count);
-    NAME(vec) dh = NAME(load)(dbelief), d = dh * u * (1 - n * n);
+    NAME(vec) u = NAME(sigmoid)(NAME(load_part)(a + gap, count) - 1), n = NAME(tanh)(reset * a_n);
+    NAME(vec) h = NAME(load_part)(before, count), dh = NAME(load_part)(dbelief, count);
+    NAME(vec) d = dh * u * (1 - n * n);
     NAME(store_part)(da, d * a_n * reset * (1 - reset), count);
-    NAME(store_part)(da + H, dh * (n - h) * u * (1 - u), count);
-    NAME(store_part)(da + 2 * H, d * reset, count);
-    NAME(store)(dbelief, dh * (1 - u));
+    NAME(store_part)(da + gap, dh * (n - h) * u * (1 - u), count);
+    NAME(store_part)(da + 2 * gap, d * reset, count);
+    NAME(store_part)(dbelief, dh * (1 - u), count);
 }
 
 /* From dbelief after rows `at`.. to dbelief before them and, in part->rows, the gradients of the
- * products of the last layer before the GRU. */
+ * products of the layer that reads the state. */
 static void NAME(rssm_gru_back)(NAME(Part) *part, int64_t at)
 {
     const Rssm *r = part->r;
@@ -127,8 +129,10 @@ static void NAME(rssm_gru_back)(NAME(Part) *part, int64_t at)
         for (int64_t v = NAME(cut)(H, q) * LANES; v < end; v += LANES)
     if (r->gru) {
         sums = NAME(place)(part, r->gru, 0);
-        EACH(v) NAME(rssm_update_back)(r, at + j, v, part->dbelief + j * stride + v,
-                                       sums + j * NAME(wide)(3 * H) + v);
+        EACH(v) NAME(update_back)((const REAL *)r->gru->y + (at + j) * 3 * H + v, H,
+                                  NAME(belief_before)(r, at + j) + v, H - v,
+                                  part->dbelief + j * stride + v,
+                                  sums + j * NAME(wide)(3 * H) + v);
         NAME(meet)(part);
         NAME(layer_back)(part, r->gru, at, to);
         d = r->gru->d;
@@ -157,6 +161,7 @@ static void NAME(rssm_gru_back)(NAME(Part) *part, int64_t at)
     NAME(layer_back)(part, input, at, to);
     NAME(meet)(part);
     NAME(point)(part->rows, n, input->d, to, input->out);
+    for (; input > r->inputs; input--) NAME(down)(part, input, input - 1, at);
 }
 
 /* Add rows of an array, null for zeros, to the columns begin..end of what a part holds. */
@@ -186,7 +191,7 @@ static void NAME(move_rows)(const NAME(Part) *part, REAL *array, int64_t size, i
 static void NAME(backward_part)(NAME(Part) *part, NAME(RssmRun) *run)
 {
     const Rssm *r = part->r;
-    const Layer *input = r->inputs;
+    const Layer *input = r->inputs + (r->dynamics != 0); /* that reads the state */
     int64_t S = r->state, H = r->belief, N = r->batch, q, q_end, s = 0, s_end = NAME(cuts)(S);
     NAME(share)(part, H, &q, &q_end);
     int64_t begin = NAME(cut)(H, q) * LANES, end = NAME(cut)(H, q_end) * LANES;
@@ -199,9 +204,8 @@ static void NAME(backward_part)(NAME(Part) *part, NAME(RssmRun) *run)
         NAME(add_rows)(part, r->dbeliefs, at, H, begin, end, dbelief);
         NAME(add_rows)(part, r->d_prior, NAME(of_stretch)(r, at), H, begin, end, dbelief);
         NAME(rssm_head_back)(part, r->head, r->num_head, at, &r->drawn, dstate, dbelief);
-        NAME(rssm_gru_back)(part, at);
-        for (int64_t k = r->num_inputs - 1; k > 0; k--)
-            NAME(down)(part, r->inputs + k, r->inputs + k - 1, at);
+        if (r->dynamics) NAME(rssm_block_gru_back)(part, at);
+        else NAME(rssm_gru_back)(part, at);
         NAME(clear)(part, S, s, s_end, dstate);
         NAME(pull)(part, input->backward, S, input->out, s, s_end, dstate);
         for (int64_t j = 0; r->first && j < part->n; j++) {
@@ -270,7 +274,11 @@ int NAME(rnnop_rssm_backward)(Rssm *r, int64_t begin, int64_t end)
     if (begin >= end || r->batch == 0) return OK;
     if (r->d_prior) status = NAME(rssm_run_rows)(run, NAME(rssm_prior_back_body));
     if (status == OK) status = NAME(rssm_run)(run, NAME(rssm_backward_body));
-    if (status == OK) status = NAME(known_back)(r, r->inputs, begin, end, r->action, r->dactions);
+    if (status == OK)
+        status = NAME(known_back)(r, r->inputs + (r->dynamics ? 2 : 0), begin, end, r->action,
+                                  r->dactions);
+    for (int64_t i = begin * r->batch * r->action; i < end * r->batch * r->action; i++)
+        ((REAL *)r->dactions)[i] /= NAME(over)(r, ((const REAL *)r->actions)[i]);
     if (status == OK && r->embed)
         status = NAME(known_back)(r, r->head, begin, end, r->embed, r->dembeds);
     return status;
@@ -319,17 +327,26 @@ static int NAME(add_outer)(const Rssm *r, int64_t rows, const void *d, int64_t l
     return NAME(rnnop_outer)(&o);
 }
 
-/* sum (left, H) += D' times the beliefs that the rows began with; those of the first step may lie
- * elsewhere. */
+/* sum (left, right) += D' times columns of the beliefs that the rows began with; those of the first
+ * step may lie elsewhere. */
 static int NAME(add_recurrent)(const Rssm *r, int64_t row, int64_t rows, const REAL *d,
-                               int64_t left, int64_t d_stride, REAL *sum)
+                               int64_t left, int64_t d_stride, int64_t column, int64_t right,
+                               REAL *sum, int64_t sum_stride)
 {
     int64_t H = r->belief, first = r->before || row ? rows : r->batch;
-    int status = NAME(add_outer)(r, first, d, left, d_stride, NAME(belief_before)(r, row), H, H, sum,
-                                 H);
+    int status = NAME(add_outer)(r, first, d, left, d_stride, NAME(belief_before)(r, row) + column,
+                                 H, right, sum, sum_stride);
     if (status != OK || first == rows) return status;
     return NAME(add_outer)(r, rows - first, d + first * d_stride, left, d_stride,
-                           NAME(belief_before)(r, row + first), H, H, sum, H);
+                           NAME(belief_before)(r, row + first) + column, H, right, sum, sum_stride);
+}
+
+/* The vectors of a layer. */
+static void NAME(add_vectors)(const Rssm *r, int64_t rows, const Layer *l)
+{
+    NAME(add_columns)(r, rows, l->out, l->d, l->db);
+    NAME(add_columns)(r, rows, l->out, l->d_scale, l->dscale);
+    NAME(add_columns)(r, rows, l->out, l->d_shift, l->dshift);
 }
 
 /* A chain of layers, of which the first reads `x` and what was known beforehand. */
@@ -345,9 +362,7 @@ static int NAME(add_layers)(const Rssm *r, const Layer *layers, int64_t count, i
             status = NAME(add_outer)(r, rows, l->d, l->out, l->out,
                                      (const REAL *)known + row * l->known, l->known, l->known,
                                      (REAL *)l->dw + l->in, stride);
-        NAME(add_columns)(r, rows, l->out, l->d, l->db);
-        NAME(add_columns)(r, rows, l->out, l->d_scale, l->dscale);
-        NAME(add_columns)(r, rows, l->out, l->d_shift, l->dshift);
+        NAME(add_vectors)(r, rows, l);
         x = l->y;
     }
     return status;
@@ -361,26 +376,26 @@ int NAME(rnnop_rssm_sums)(Rssm *r, int64_t begin, int64_t end)
     int64_t X = input->out, stride = r->gru ? 3 * H : 4 * H;
     const REAL *d = r->gru ? r->gru->d : r->d_gates, *x = (const REAL *)input->y + row * X;
     REAL *dw_hh = r->dw_hh;
-    int status = NAME(add_layers)(r, r->inputs, r->num_inputs, row, rows, r->given, 0);
+    int status = NAME(add_layers)(r, r->head, r->num_head, row, rows, r->beliefs, r->embeds);
 #define THEN(call) status = status == OK ? (call) : status
-    THEN(NAME(add_layers)(r, r->head, r->num_head, row, rows, r->beliefs, r->embeds));
     if (r->d_prior)
         THEN(NAME(add_layers)(r, r->prior, r->num_prior, row, rows, r->beliefs, 0));
+    if (r->dynamics) return status == OK ? NAME(add_blocks)(r, row, rows) : status;
+    THEN(NAME(add_layers)(r, r->inputs, r->num_inputs, row, rows, r->given, 0));
     THEN(NAME(add_outer)(r, rows, d, 3 * H, stride, x, X, X, r->dw_ih, X));
     if (r->gru) {
-        THEN(NAME(add_recurrent)(r, row, rows, d, 3 * H, stride, dw_hh));
+        THEN(NAME(add_recurrent)(r, row, rows, d, 3 * H, stride, 0, H, dw_hh, H));
         NAME(add_columns)(r, rows, 3 * H, d, r->db_gates);
-        NAME(add_columns)(r, rows, 3 * H, r->gru->d_scale, r->gru->dscale);
-        NAME(add_columns)(r, rows, 3 * H, r->gru->d_shift, r->gru->dshift);
+        NAME(add_vectors)(r, rows, r->gru);
         return status;
     }
-    THEN(NAME(add_recurrent)(r, row, rows, d, 2 * H, stride, dw_hh));
+    THEN(NAME(add_recurrent)(r, row, rows, d, 2 * H, stride, 0, H, dw_hh, H));
     if (r->cell == RSSM_GRU_RESET_BEFORE) /* r * h was kept as the last gate */
         THEN(NAME(add_outer)(r, rows, d + 2 * H, H, stride,
                              (const REAL *)r->gates + (row * 4 + 3) * H, 4 * H, H,
                              dw_hh + 2 * H * H, H));
     else
-        THEN(NAME(add_recurrent)(r, row, rows, d + 3 * H, H, stride, dw_hh + 2 * H * H));
+        THEN(NAME(add_recurrent)(r, row, rows, d + 3 * H, H, stride, 0, H, dw_hh + 2 * H * H, H));
 #undef THEN
     NAME(add_columns)(r, rows, 4 * H, d, r->db_gates);
     return status;

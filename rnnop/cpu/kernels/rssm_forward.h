@@ -7,6 +7,8 @@
 
 enum { NAME(BLOCK_ROWS) = 48 };
 
+static void NAME(rssm_block_gru)(NAME(Part) *part, int64_t at); /* rssm_block.h */
+
 typedef struct {
     Rssm *r;
     int64_t begin, end; /* steps */
@@ -36,6 +38,7 @@ static int64_t NAME(settle)(NAME(Part) *part, REAL *own, REAL *shared, int backw
     AREA(candidate, shared, before ? n * H : 0)
     AREA(update, shared, before ? n * H : 0)
     AREA(reset, shared, before ? n * H : 0)
+    AREA(blocks, shared, r->dynamics ? 3 * n * r->blocks * NAME(wide)(r->belief / r->blocks) : 0)
     AREA(sums, shared, known ? n * NAME(together)(n) * NAME(wide)(r->head->out) : 0)
     AREA(dstate, own, backward ? n * NAME(wide)(r->state) : 0)
     AREA(dbelief, shared, backward ? n * H : 0)
@@ -101,7 +104,14 @@ static void NAME(rssm_candidate)(NAME(Part) *part, int64_t at)
         }
 }
 
-/* Dreamer's update, from r, u and n in the sums that have been normed. */
+/* Dreamer's update: the belief after h. */
+static inline NAME(vec) NAME(updated)(NAME(vec) a_r, NAME(vec) a_u, NAME(vec) a_n, NAME(vec) h)
+{
+    NAME(vec) u = NAME(sigmoid)(a_u - 1), n = NAME(tanh)(NAME(sigmoid)(a_r) * a_n);
+    return u * n + (1 - u) * h;
+}
+
+/* It, from r, u and n in the sums that have been normed. */
 static void NAME(rssm_update)(NAME(Part) *part, int64_t at)
 {
     const Rssm *r = part->r;
@@ -113,18 +123,22 @@ static void NAME(rssm_update)(NAME(Part) *part, int64_t at)
         for (int64_t v = NAME(cut)(H, q) * LANES; v < H && v < NAME(cut)(H, q_end) * LANES; v += LANES) {
             int64_t count = H - v;
             const REAL *a = sums + j * stride + v;
-            NAME(vec) reset = NAME(sigmoid)(NAME(load_part)(a, count));
-            NAME(vec) u = NAME(sigmoid)(NAME(load_part)(a + H, count) - 1);
-            NAME(vec) n = NAME(tanh)(reset * NAME(load_part)(a + 2 * H, count));
-            NAME(vec) h = NAME(load_part)(part->more[j] + v, count);
-            NAME(store_part)((REAL *)r->beliefs + (at + j) * H + v, u * n + (1 - u) * h, count);
+            NAME(vec) next = NAME(updated)(NAME(load_part)(a, count), NAME(load_part)(a + H, count),
+                                           NAME(load_part)(a + 2 * H, count),
+                                           NAME(load_part)(part->more[j] + v, count));
+            NAME(store_part)((REAL *)r->beliefs + (at + j) * H + v, next, count);
         }
 }
 
-/* The beliefs of rows `at`.., from x in part->rows and the beliefs before in part->more. */
+/* The beliefs of rows `at`.., from state and action in part->rows and the beliefs before in
+ * part->more. */
 static void NAME(rssm_gru)(NAME(Part) *part, int64_t at)
 {
     const Rssm *r = part->r;
+    for (int64_t k = 0; k < r->num_inputs; k++) {
+        REAL *y = NAME(layer)(part, r->inputs + k, part->rows, at, 0);
+        NAME(point)(part->rows, part->n, y, 0, NAME(wide)(r->inputs[k].out));
+    }
     int64_t H = r->belief, X = r->inputs[r->num_inputs - 1].out, n = part->n, wide = 4 * LANES;
     int64_t blocks = NAME(vectors)(H), i = part->thread.index, threads = part->thread.threads;
     int64_t block = part->alone ? 0 : blocks * i / threads;
@@ -176,6 +190,13 @@ static void NAME(rssm_head)(NAME(Part) *part, Layer *layers, int64_t count, int6
     }
 }
 
+/* What an action is divided by: of the block GRU its size, where that is above 1. */
+static inline REAL NAME(over)(const Rssm *r, REAL action)
+{
+    REAL size = action < 0 ? -action : action;
+    return r->cell == RSSM_BLOCK_GRU && size > 1 ? size : 1;
+}
+
 /* State and action of step t into the input rows, where the state is already; the beliefs before. */
 static void NAME(rssm_begin)(NAME(Part) *part, int64_t t)
 {
@@ -187,7 +208,8 @@ static void NAME(rssm_begin)(NAME(Part) *part, int64_t t)
         REAL *input = part->input + j * stride;
         const REAL *belief = t ? (const REAL *)r->beliefs + (row - N) * H
                                : (const REAL *)r->belief0 + n * H;
-        memcpy(input + S, (const REAL *)r->actions + row * A, (size_t)A * sizeof(REAL));
+        const REAL *action = (const REAL *)r->actions + row * A;
+        for (int64_t i = 0; i < A; i++) input[S + i] = action[i] / NAME(over)(r, action[i]);
         if (r->first && r->first[row] >= 0) {
             belief = r->initial_belief;
             memcpy(input, r->initial_state, (size_t)S * sizeof(REAL));
@@ -248,11 +270,8 @@ static void NAME(rssm_steps)(NAME(Part) *part, int64_t begin, int64_t end)
             besides.sums = part->sums + (t - known) * part->n * besides.stride;
         }
         NAME(rssm_begin)(part, t);
-        for (int64_t k = 0; k < r->num_inputs; k++) {
-            REAL *y = NAME(layer)(part, r->inputs + k, part->rows, at, 0);
-            NAME(point)(part->rows, part->n, y, 0, NAME(wide)(r->inputs[k].out));
-        }
-        NAME(rssm_gru)(part, at);
+        if (r->dynamics) NAME(rssm_block_gru)(part, at);
+        else NAME(rssm_gru)(part, at);
         NAME(meet)(part);
         NAME(rssm_head)(part, r->head, r->num_head, at, &besides, &r->drawn, 1);
     }
@@ -279,7 +298,8 @@ static void NAME(rssm_parts)(NAME(RssmRun) *run, Thread thread, int64_t first, i
     int64_t pointers = run->most < NAME(BLOCK_ROWS) ? NAME(BLOCK_ROWS) : run->most;
     part.rows = malloc((size_t)pointers * sizeof(REAL *));
     part.more = malloc((size_t)run->most * sizeof(REAL *));
-    if (!part.rows || !part.more) atomic_store(run->status, NO_MEMORY);
+    part.block_rows = malloc((size_t)run->most * sizeof(REAL *));
+    if (!part.rows || !part.more || !part.block_rows) atomic_store(run->status, NO_MEMORY);
     if (!alone) rnnop_barrier(thread);
     for (int64_t k = 0; k < blocks && atomic_load(run->status) == OK; k++) {
         int64_t from = begin + (end - begin) * k / blocks;
@@ -290,6 +310,7 @@ static void NAME(rssm_parts)(NAME(RssmRun) *run, Thread thread, int64_t first, i
     }
     free(part.rows);
     free(part.more);
+    free(part.block_rows);
 }
 
 static void NAME(forward_part)(NAME(Part) *part, NAME(RssmRun) *run)

@@ -67,6 +67,55 @@ static void NAME(next_layers)(NAME(Walk) *walk, Layer *layers, int64_t count)
     }
 }
 
+/* The same columns of `count` matrices, `step` apart. */
+static void NAME(next_blocks)(NAME(Walk) *walk, const void **place, int64_t count, int64_t step,
+                              const REAL *matrix, int64_t row_stride, int64_t column_stride,
+                              int64_t columns, int64_t depth)
+{
+    int64_t size = NAME(wide)(columns) * depth;
+    REAL *to = NAME(next)(walk, place, count * size);
+    if (!walk->thread) return;
+    for (int64_t b = 0; b < count; b++) {
+        Thread thread = *walk->thread; /* a block may be no more than one panel */
+        thread.index = (int)((thread.index + b) % thread.threads);
+        NAME(pack_cut)(thread, matrix + b * step, row_stride, column_stride, columns, depth,
+                       to + b * size);
+    }
+}
+
+/* A vector in parts of `size`, each with zeros behind; null for zeros. */
+static void NAME(next_block_biases)(NAME(Walk) *walk, const void **place, const REAL *b,
+                                    int64_t count, int64_t size)
+{
+    int64_t wide = NAME(wide)(size);
+    REAL *to = NAME(next)(walk, place, count * wide);
+    if (!walk->thread || walk->thread->index) return;
+    for (int64_t i = 0; i < count * wide; i++)
+        to[i] = b && i % wide < size ? b[i / wide * size + i % wide] : 0;
+}
+
+/* Layers in blocks. Of the first, the columns that read the features are no block. */
+static void NAME(next_dynamics)(NAME(Walk) *walk)
+{
+    Rssm *r = walk->r;
+    int64_t B = r->blocks, size = r->belief / B, X = r->inputs->out;
+    for (Layer *l = r->dynamics; l < r->dynamics + r->num_dynamics; l++) {
+        int64_t features = l == r->dynamics ? 3 * X : 0, stride = size + features, rows = l->out / B;
+        const REAL *w = l->w;
+        if (walk->backward) {
+            NAME(next_blocks)(walk, &l->backward, B, rows * stride, w, 1, stride, size, rows);
+            for (int k = 0; features && k < 3; k++)
+                NAME(next_cut)(walk, &r->features[k], w + size + k * X, 1, stride, X, l->out);
+            continue;
+        }
+        NAME(next_blocks)(walk, &l->forward, l->out / size, size * stride, w, stride, 1, size, size);
+        NAME(next_block_biases)(walk, &l->bias, l->b, l->out / size, size);
+        for (int k = 0; features && k < 3; k++)
+            NAME(next_blocks)(walk, &r->features[k], B, size * stride, w + size + k * X, stride, 1,
+                              size, X);
+    }
+}
+
 /* A GRU's gates as the unit blocks of pack.h; that with layer norm has them as plain columns. */
 static void NAME(next_gru)(NAME(Walk) *walk)
 {
@@ -108,7 +157,8 @@ static void NAME(walk)(NAME(Walk) *walk)
 {
     Rssm *r = walk->r;
     NAME(next_layers)(walk, r->inputs, r->num_inputs);
-    NAME(next_gru)(walk);
+    if (r->dynamics) NAME(next_dynamics)(walk);
+    else NAME(next_gru)(walk);
     NAME(next_layers)(walk, r->head, r->num_head);
     NAME(next_layers)(walk, r->prior, r->num_prior);
 }
@@ -144,9 +194,11 @@ void NAME(rnnop_rssm_pack)(Rssm *r, int backward, void *room)
     NAME(walk)(&walk);
     int64_t H = r->belief;
     r->width = 0;
-    r->parameters = 3 * H * (r->inputs[r->num_inputs - 1].out + H);
+    int64_t X = r->inputs[r->num_inputs - 1].out;
+    r->parameters = r->dynamics ? 3 * H * (X + r->dynamics->in) : 3 * H * (X + H);
     NAME(place_layers)(r, r->inputs, r->num_inputs);
     NAME(place_layers)(r, r->gru, r->gru != 0);
+    if (r->dynamics) NAME(place_layers)(r, r->dynamics, r->num_dynamics - 1);
     NAME(place_layers)(r, r->head, r->num_head);
     NAME(place_layers)(r, r->prior, r->num_prior);
     r->far = walk.taken * (int64_t)sizeof(REAL) > FAR_BYTES;

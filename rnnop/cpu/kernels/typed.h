@@ -13,5 +13,6 @@
 #include "rssm_pack.h"
 #include "rssm_forward.h"
 #include "rssm_backward.h"
+#include "rssm_block.h"
 
 #undef LANES
