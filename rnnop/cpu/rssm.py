@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ..arrays import LABELS, Array, dtype_name, family
 from ..rssm.backends import Prepared, Problem, Steps, step_shapes
+from ..rssm.mlp_actor import MLPActor
 from ..rssm.weights import RSSMGrads, RSSMWeights
 from . import engine as c
 from .engine import pointer
@@ -39,7 +40,7 @@ def supports(problem: Problem) -> str | None:
 def manner(problem: Problem) -> str:
     """Return the instruction set, the threads, and what one native call does."""
     threads = c.num_threads()
-    calls = "step" if problem.form == "imagine" else "call"
+    calls = "call" if problem.actor is None or native_actor(problem) else "step"
     return (
         f"{c.engine().isa}, {threads} thread{'s' if threads > 1 else ''}, one native call a {calls}"
     )
@@ -120,8 +121,10 @@ class Run(Pointed):
         What the engine is told.
     layers : dict of str to array of struct Layer
         As those of `Model`.
+    actor : MLPActor or None
+        The actor, if it is in the loop.
     actors : list
-        The vjp of the actor at every step.
+        The vjp of another actor at every step.
     """
 
     def __init__(self, problem: Problem, keep: bool) -> None:
@@ -139,7 +142,9 @@ class Run(Pointed):
         self.described = _model(problem.weights, problem.form == "observe", problem.cache)
         self.model = c.Rssm.from_buffer_copy(self.described.told)
         self.model.batch, self.model.threads = self.batch_size, c.num_threads()
-        self.layers = self.described.layers
+        self.layers, self.actor = self.described.layers, native_actor(problem)
+        if self.actor is not None:
+            self._act()
         self._data()
         if keep:
             self._keep()
@@ -156,6 +161,14 @@ class Run(Pointed):
     def rows(self, *shape: int) -> _Array:
         """Return memory for all rows, if they are kept."""
         return np.empty((self.num_steps * self.batch_size, *shape), self.dtype)
+
+    def _act(self) -> None:
+        """Take the actor into the loop, which then wants the gradient of its action, too."""
+        actor: Any = self.actor
+        self.layers = _copies(self.layers) | {"actor": self.described.actor(actor)}
+        self.layers["inputs"][0].back += self.spec.action_size
+        point_to_layers(self.model, self.layers)
+        self.model.squash = actor.squash == "tanh"
 
     def _data(self) -> None:
         """Point to what is given, and to where the results go."""
@@ -191,7 +204,7 @@ class Run(Pointed):
         self.layers = _copies(self.layers)
         point_to_layers(self.model, self.layers)
         for field, layers in self.layers.items():
-            hidden = len(layers) - (field in ("prior", "posterior"))
+            hidden = len(layers) - (field in ("prior", "posterior", "actor"))
             for layer in layers[:hidden]:
                 self.put(layer, y=self.rows(layer.out))
                 if layer.norm or layer.activation == ACTIVATIONS["silu"]:
@@ -199,10 +212,10 @@ class Run(Pointed):
 
     def forward(self) -> None:
         """Fill in the results of all steps."""
-        room = self.described.room
+        room = None if self.actor else self.described.room
         if room is None:
             room = lay_out(self.model, self.functions, self.dtype, backward=False)
-        if self.problem.actor is None:
+        if self.problem.actor is None or self.actor:
             self.functions.rssm_forward(byref(self.model), 0, self.num_steps)
         else:
             self._imagine()
@@ -234,18 +247,25 @@ class Gradient(Pointed):
         self.model = c.Rssm.from_buffer_copy(run.model)
         self.layers = _copies(run.layers)
         self.sums = {name: np.zeros(array.shape, self.dtype) for name, array in run.weights.named()}
+        self.actor_sums: dict[str, _Array] = {}
+        if run.actor is not None:
+            for k, layer in enumerate(run.actor.layers):
+                for part, array in layer._asdict().items():
+                    if array is not None:
+                        self.actor_sums[f"actor[{k}].{part}"] = np.zeros(array.shape, self.dtype)
         self._point_to_layers()
         self._data()
 
     def _point_to_layers(self) -> None:
         point_to_layers(self.model, self.layers)
+        found = self.sums | self.actor_sums
         for field, layers in self.layers.items():
             for k, layer in enumerate(layers):
                 name = f"{field}[{k}]."
                 sums = {"dw": "w", "db": "b", "dscale": "scale", "dshift": "shift"}
                 if field == "gru":
                     name, sums = "gru_", {"dscale": "scale", "dshift": "shift"}
-                self.put(layer, **{to: self.sums.get(name + part) for to, part in sums.items()})
+                self.put(layer, **{to: found.get(name + part) for to, part in sums.items()})
                 self.put(layer, d=self._rows(layer.out))
                 if layer.norm:
                     self.put(layer, d_scale=self._rows(layer.out), d_shift=self._rows(layer.out))
@@ -283,6 +303,7 @@ class Gradient(Pointed):
             first_dbelief=self.dfirst["belief"],
             dactions=self.dactions,
             dembeds=self.dembeds,
+            dactor=given.get("action"),
             dw_ih=self.sums.get("gru.w_ih[0]"),
             dw_hh=self.sums.get("gru.w_hh[0]"),
             db_gates=self.db_gates,
@@ -293,8 +314,9 @@ class Gradient(Pointed):
         run, functions = self.origin, self.origin.functions
         room = lay_out(self.model, functions, self.dtype, backward=True)
         actor: Any = None
-        if run.problem.actor is None:
+        if run.problem.actor is None or run.actor:
             functions.rssm_gradient(byref(self.model), run.num_steps, self.stretch)
+            actor = tuple(self.actor_sums.values()) if run.actor else None
         else:
             actor = self._imagined()
         del room
@@ -348,6 +370,17 @@ class Gradient(Pointed):
             if f"initial_{name}" in sums:
                 sums[f"initial_{name}"] += each.sum(axis=0)
         return RSSMWeights.of_arrays(self.spec, sums)
+
+
+def native_actor(problem: Problem) -> MLPActor | None:
+    """Return the actor of a problem if the engine runs it in its own loop.
+
+    It does in float32 and float64, but not with a block GRU.
+    """
+    actor = getattr(problem.actor, "call", None)
+    if not isinstance(actor, MLPActor) or problem.weights.spec.cell == "block_gru":
+        return None
+    return actor if problem.dtype in ("float32", "float64") else None
 
 
 def _field(name: str) -> tuple[str, str]:

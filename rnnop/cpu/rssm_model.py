@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..rssm.mlp_actor import MLPActor
 from ..rssm.weights import Layer, RSSMWeights
 from . import engine as c
 from .engine import pointer
@@ -141,6 +142,14 @@ class Model(Pointed):
         first.back = first.inputs if back is None else back
         return found
 
+    def actor(self, actor: MLPActor) -> Any:
+        """Describe the layers of an actor."""
+        found = (c.Layer * len(actor.layers))()
+        for k, layer in enumerate(actor.layers):
+            last = k == len(actor.layers) - 1
+            self._describe(found[k], layer, "none", "identity" if last else actor.activation)
+        return found
+
     def _describe(self, to: c.Layer, layer: Layer, norm: str, activation: str) -> None:
         *_, to.inputs = layer.w.shape
         to.out = layer.w.size // to.inputs
@@ -158,8 +167,9 @@ def point_to_layers(told: c.Rssm, layers: dict[str, Any]) -> None:
     found = {"inputs": layers["inputs"], "head": layers["posterior" if observes else "prior"]}
     if observes:
         found["prior"] = layers["prior"]
-    if "dynamics" in layers:
-        found["dynamics"] = layers["dynamics"]
+    for name in ("dynamics", "actor"):
+        if name in layers:
+            found[name] = layers[name]
     for name, array in found.items():
         setattr(told, name, array)
         setattr(told, f"num_{name}", len(array))

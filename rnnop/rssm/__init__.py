@@ -16,6 +16,7 @@ from .api import (
     step_vjp,
 )
 from .initialize import init_weights
+from .mlp_actor import MLPActor
 from .outputs import (
     CategoricalImagination,
     CategoricalObservation,
@@ -37,6 +38,7 @@ __all__ = [
     "GaussianObservation",
     "GaussianPrior",
     "Layer",
+    "MLPActor",
     "RSSMGrads",
     "RSSMSpec",
     "RSSMWeights",

@@ -10,6 +10,7 @@ from typing import Any
 from ..arrays import Array
 from ..errors import DTypeError
 from ..validate import shaped_like
+from .mlp_actor import MLPActor
 from .spec import RSSMSpec
 
 
@@ -30,7 +31,10 @@ class CheckedActor:
 
     def __call__(self, state: Array, belief: Array) -> tuple[Array, Any]:
         """Return the action, and its vjp or None."""
-        result = self.call(self._down(state), self._down(belief))
+        call = self.call
+        if self.has_vjp and isinstance(call, MLPActor):
+            call = call.with_vjp
+        result = call(self._down(state), self._down(belief))
         vjp = None
         if self.has_vjp:
             result, vjp = self._action_and_vjp(result)

@@ -321,7 +321,7 @@ def imagine(
     actor : callable
         ``actor(state, belief)`` returns the action (N, A), of their family, dtype and device. It
         is called once a step, in order; it changes neither argument, and nobody changes what it
-        returned.
+        returned. An `MLPActor` need not be called: the engine has it in its loop.
     horizon : int
         T, at least 1.
     noise : array (T, N, S), or (T, N, S / K) of a categorical latent, optional
@@ -385,7 +385,8 @@ def imagine_vjp(
     actor : callable
         ``actor(state, belief)`` returns (action, actor_vjp). ``actor_vjp(daction)`` returns
         (dstate, dbelief, \*dparameters): the gradients of its two arguments, either of them None
-        for zeros, and as many more arrays as it likes, the gradients of its own parameters.
+        for zeros, and as many more arrays as it likes, the gradients of its own parameters. An
+        `MLPActor` is taken as it is.
 
     Returns
     -------

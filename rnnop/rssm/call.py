@@ -19,6 +19,7 @@ from ..ragged import batch_first_storage
 from . import noise as streams
 from .actor import CheckedActor
 from .backends import Backend, Problem, Steps, choose, step_shapes
+from .mlp_actor import MLPActor
 from .outputs import OUTPUTS
 from .spec import RSSMSpec
 from .weights import PrepackedRSSMWeights, RSSMGrads, RSSMWeights
@@ -285,4 +286,6 @@ class _Checker:
                 f"`actor` is {type(given).__name__}; expected a function of (state, belief)"
             )
         spec, N = self.weights.spec, self.layout.batch_size
+        if isinstance(given, MLPActor):
+            given.check(spec, self.like)
         return CheckedActor(given, has_vjp, spec, self.xp, self.like, N)

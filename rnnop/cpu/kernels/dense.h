@@ -16,12 +16,13 @@ typedef struct {
     const REAL **block_rows;    /* (n,) */
     REAL *own;                  /* layers whose columns are not shared */
     REAL *input, *slots, *spare; /* [state, action]; gates of two blocks of units; one group */
-    REAL *dstate;
+    REAL *seen, *dstate, *dinput; /* by an actor: [state, belief]; gradients of `input` */
     REAL *shared;               /* layers; it and what follows belong to all threads unless alone */
     REAL *candidate, *update, *reset; /* (n, H) of the reset-before form */
     REAL *blocks;               /* sums of layers in blocks, see rssm_block.h */
     REAL *sums;                 /* what embeddings add, of as many steps as go together */
     REAL *dbelief, *dreset;     /* (n, H) */
+    REAL *dseen;                /* gradients of `seen` */
 } NAME(Part);
 
 static inline int64_t NAME(vectors)(int64_t columns) { return (columns + LANES - 1) / LANES; }

@@ -136,9 +136,10 @@ typedef struct {
     /* of the cell with layer norm its sums, else null; of the block GRU its layers in blocks, whose
      * `in` is a block of the belief, else null; the hidden layers before the cell, of the block GRU
      * those of belief, state and action; the head that draws the state; the prior's head where it is
-     * another, else null */
-    Layer *gru, *dynamics, *inputs, *head, *prior;
-    int64_t num_dynamics, num_inputs, num_head, num_prior, blocks;
+     * another, else null; an actor's that reads state and belief, else null */
+    Layer *gru, *dynamics, *inputs, *head, *prior, *actor;
+    int64_t num_dynamics, num_inputs, num_head, num_prior, num_actor, blocks;
+    int64_t squash; /* the action is tanh of what the actor's last layer gives */
     const void *w_ih, *w_hh, *b_ih, *b_hh;
     const void *initial_state, *initial_belief; /* where an episode begins */
     const int64_t *first;                       /* (rows,): number of the episode or -1; or null */
@@ -153,6 +154,7 @@ typedef struct {
     int64_t stretch;
     void *d_gates, *d_prior; /* d_prior (rows, H): what the prior's head gives for the beliefs */
     const void *dstates, *dbeliefs;    /* (rows, S), (rows, H); null for zeros */
+    const void *dactor;                /* (rows, A): of an actor's actions; null for zeros */
     void *dstate, *dbelief;            /* (N, S), (N, H): of what the steps done begin with */
     void *first_dstate, *first_dbelief; /* of the initial state and belief of each episode */
     void *dactions, *dembeds;

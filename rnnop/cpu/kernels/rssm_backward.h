@@ -6,6 +6,8 @@
 
 static void NAME(rssm_block_gru_back)(NAME(Part) *part, int64_t at); /* rssm_block.h */
 static int NAME(add_blocks)(const Rssm *r, int64_t row, int64_t rows);
+static void NAME(rssm_act_back)(NAME(Part) *part, int64_t at, int64_t begin, int64_t end);
+static int NAME(add_actor)(const Rssm *r, int64_t row, int64_t rows); /* rssm_actor.h */
 
 /* Row of a stretch, from its number among all. */
 static inline int64_t NAME(of_stretch)(const Rssm *r, int64_t row)
@@ -206,8 +208,12 @@ static void NAME(backward_part)(NAME(Part) *part, NAME(RssmRun) *run)
         NAME(rssm_head_back)(part, r->head, r->num_head, at, &r->drawn, dstate, dbelief);
         if (r->dynamics) NAME(rssm_block_gru_back)(part, at);
         else NAME(rssm_gru_back)(part, at);
-        NAME(clear)(part, S, s, s_end, dstate);
-        NAME(pull)(part, input->backward, S, input->out, s, s_end, dstate);
+        if (r->actor) {
+            NAME(rssm_act_back)(part, at, begin, end);
+        } else {
+            NAME(clear)(part, S, s, s_end, dstate);
+            NAME(pull)(part, input->backward, S, input->out, s, s_end, dstate);
+        }
         for (int64_t j = 0; r->first && j < part->n; j++) {
             int64_t episode = r->first[at + j];
             if (episode < 0) continue;
@@ -274,9 +280,9 @@ int NAME(rnnop_rssm_backward)(Rssm *r, int64_t begin, int64_t end)
     if (begin >= end || r->batch == 0) return OK;
     if (r->d_prior) status = NAME(rssm_run_rows)(run, NAME(rssm_prior_back_body));
     if (status == OK) status = NAME(rssm_run)(run, NAME(rssm_backward_body));
-    if (status == OK)
-        status = NAME(known_back)(r, r->inputs + (r->dynamics ? 2 : 0), begin, end, r->action,
-                                  r->dactions);
+    if (status != OK || r->actor) return status;
+    status = NAME(known_back)(r, r->inputs + (r->dynamics ? 2 : 0), begin, end, r->action,
+                              r->dactions);
     for (int64_t i = begin * r->batch * r->action; i < end * r->batch * r->action; i++)
         ((REAL *)r->dactions)[i] /= NAME(over)(r, ((const REAL *)r->actions)[i]);
     if (status == OK && r->embed)
@@ -378,6 +384,7 @@ int NAME(rnnop_rssm_sums)(Rssm *r, int64_t begin, int64_t end)
     REAL *dw_hh = r->dw_hh;
     int status = NAME(add_layers)(r, r->head, r->num_head, row, rows, r->beliefs, r->embeds);
 #define THEN(call) status = status == OK ? (call) : status
+    if (r->actor) THEN(NAME(add_actor)(r, row, rows));
     if (r->d_prior)
         THEN(NAME(add_layers)(r, r->prior, r->num_prior, row, rows, r->beliefs, 0));
     if (r->dynamics) return status == OK ? NAME(add_blocks)(r, row, rows) : status;

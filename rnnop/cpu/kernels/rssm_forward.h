@@ -8,6 +8,7 @@
 enum { NAME(BLOCK_ROWS) = 48 };
 
 static void NAME(rssm_block_gru)(NAME(Part) *part, int64_t at); /* rssm_block.h */
+static void NAME(rssm_act)(NAME(Part) *part, int64_t at);       /* rssm_actor.h */
 
 typedef struct {
     Rssm *r;
@@ -40,6 +41,9 @@ static int64_t NAME(settle)(NAME(Part) *part, REAL *own, REAL *shared, int backw
     AREA(reset, shared, before ? n * H : 0)
     AREA(blocks, shared, r->dynamics ? 3 * n * r->blocks * NAME(wide)(r->belief / r->blocks) : 0)
     AREA(sums, shared, known ? n * NAME(together)(n) * NAME(wide)(r->head->out) : 0)
+    AREA(seen, own, r->actor && !backward ? n * NAME(wide)(r->state + r->belief) : 0)
+    AREA(dinput, own, r->actor && backward ? n * NAME(wide)(r->state + r->action) : 0)
+    AREA(dseen, shared, r->actor && backward ? n * NAME(wide)(r->state + r->belief) : 0)
     AREA(dstate, own, backward ? n * NAME(wide)(r->state) : 0)
     AREA(dbelief, shared, backward ? n * H : 0)
     AREA(dreset, shared, backward && before ? n * H : 0)
@@ -209,19 +213,22 @@ static void NAME(rssm_begin)(NAME(Part) *part, int64_t t)
         const REAL *belief = t ? (const REAL *)r->beliefs + (row - N) * H
                                : (const REAL *)r->belief0 + n * H;
         const REAL *action = (const REAL *)r->actions + row * A;
-        for (int64_t i = 0; i < A; i++) input[S + i] = action[i] / NAME(over)(r, action[i]);
+        for (int64_t i = 0; i < A && !r->actor; i++)
+            input[S + i] = action[i] / NAME(over)(r, action[i]);
         if (r->first && r->first[row] >= 0) {
             belief = r->initial_belief;
             memcpy(input, r->initial_state, (size_t)S * sizeof(REAL));
             memset(input + S, 0, (size_t)A * sizeof(REAL));
         }
-        part->rows[j] = input;
         part->more[j] = belief;
-        if (r->given && part->writes)
-            memcpy((REAL *)r->given + row * (S + A), input, (size_t)(S + A) * sizeof(REAL));
         if (r->before && part->writes)
             memcpy((REAL *)r->before + row * H, belief, (size_t)H * sizeof(REAL));
     }
+    if (r->actor) NAME(rssm_act)(part, t * N + part->first);
+    NAME(point)(part->rows, part->n, part->input, 0, stride);
+    for (int64_t j = 0; r->given && part->writes && j < part->n; j++)
+        memcpy((REAL *)r->given + (t * N + part->first + j) * (S + A), part->rows[j],
+               (size_t)(S + A) * sizeof(REAL));
 }
 
 /* What the embeddings of steps t.. add to the head's first layer; the steps that went together. */

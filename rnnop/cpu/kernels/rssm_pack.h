@@ -161,6 +161,7 @@ static void NAME(walk)(NAME(Walk) *walk)
     else NAME(next_gru)(walk);
     NAME(next_layers)(walk, r->head, r->num_head);
     NAME(next_layers)(walk, r->prior, r->num_prior);
+    NAME(next_layers)(walk, r->actor, r->num_actor);
 }
 
 static void NAME(walk_body)(void *argument, Thread thread)
@@ -201,6 +202,7 @@ void NAME(rnnop_rssm_pack)(Rssm *r, int backward, void *room)
     if (r->dynamics) NAME(place_layers)(r, r->dynamics, r->num_dynamics - 1);
     NAME(place_layers)(r, r->head, r->num_head);
     NAME(place_layers)(r, r->prior, r->num_prior);
+    NAME(place_layers)(r, r->actor, r->num_actor);
     r->far = walk.taken * (int64_t)sizeof(REAL) > FAR_BYTES;
     rnnop_run_parts(NAME(walk_body), &walk,
                     walk.taken < MIN_THREADED_PACKING ? 1 : (int)r->threads);

@@ -14,5 +14,6 @@
 #include "rssm_forward.h"
 #include "rssm_backward.h"
 #include "rssm_block.h"
+#include "rssm_actor.h"
 
 #undef LANES

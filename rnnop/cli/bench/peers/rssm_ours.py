@@ -1,10 +1,8 @@
-"""rnnop.rssm on NumPy arrays, with an actor in NumPy."""
+"""rnnop.rssm on NumPy arrays, with an actor of its own layers."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import numpy as np
 
 from .... import rssm
 from ..rssm import RSSMInputs, gradients
@@ -18,21 +16,23 @@ def contenders(inputs: RSSMInputs, threads: int) -> list[Contender]:
     return [Contender(OURS, lambda: _infer(inputs), lambda out: out._asdict())]
 
 
+def _actor(inputs: RSSMInputs) -> Any:
+    layers = tuple(rssm.Layer(inputs.actor[f"w{k}"], inputs.actor[f"b{k}"]) for k in (1, 2))
+    return rssm.MLPActor(layers, activation="elu", squash="tanh")
+
+
 def _infer(inputs: RSSMInputs) -> Any:
     form, arrays = inputs.case.form, inputs.arrays
     if form != "imagine":
         return getattr(rssm, form)(inputs.weights, **arrays)
-
-    def actor(state: Any, belief: Any) -> Any:
-        return _act(inputs.actor, state, belief)[0]
-
-    return rssm.imagine(inputs.weights, **arrays, actor=actor, horizon=inputs.case.num_steps)
+    horizon = inputs.case.num_steps
+    return rssm.imagine(inputs.weights, **arrays, actor=_actor(inputs), horizon=horizon)
 
 
 def _train(inputs: RSSMInputs) -> Any:
     form, arrays = inputs.case.form, inputs.arrays
     if form == "imagine":
-        actor, horizon = _Actor(inputs.actor), inputs.case.num_steps
+        actor, horizon = _actor(inputs), inputs.case.num_steps
         out, vjp = rssm.imagine_vjp(inputs.weights, **arrays, actor=actor, horizon=horizon)
     else:
         out, vjp = getattr(rssm, f"{form}_vjp")(inputs.weights, **arrays)
@@ -50,34 +50,3 @@ def _gradients(result: Any) -> dict[str, Any]:
     found = {name: array for name, array in found.items() if array.any()}
     outputs: dict[str, Any] = out._asdict()
     return outputs | gradients(found)
-
-
-def _act(actor: Any, state: Any, belief: Any) -> Any:
-    """Return the action, the hidden layer and what that reads."""
-    x = np.concatenate([state, belief], axis=1)
-    pre = x @ actor["w1"].T + actor["b1"]
-    below = np.minimum(pre, 0)
-    np.exp(below, out=below)  # several times faster than expm1
-    below -= 1
-    hidden = np.maximum(pre, below, out=below)
-    return np.tanh(hidden @ actor["w2"].T + actor["b2"]), hidden, x
-
-
-class _Actor:
-    """The actor with its own vjp."""
-
-    def __init__(self, weights: Any) -> None:
-        self.weights = weights
-
-    def __call__(self, state: Any, belief: Any) -> Any:
-        weights = self.weights
-        action, hidden, x = _act(weights, state, belief)
-
-        def vjp(daction: Any) -> Any:
-            d = daction * (1 - action * action)
-            dhidden = (d @ weights["w2"]) * np.where(hidden > 0, 1, hidden + 1)
-            dx = dhidden @ weights["w1"]
-            own = dhidden.T @ x, dhidden.sum(axis=0), d.T @ hidden, d.sum(axis=0)
-            return dx[:, : state.shape[1]], dx[:, state.shape[1] :], *own
-
-        return action, vjp
