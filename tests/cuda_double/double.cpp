@@ -277,25 +277,36 @@ static std::string for_the_host(const std::string &source)
     return source + more;
 }
 
+static std::map<std::string, std::string> compiled; /* code by source and definitions */
+
 CALL nvrtcCompileProgram(Program *program, int count, const char **options)
 {
     SEEN;
-    char name[] = FOLDER "/XXXXXX";
-    if (!mkdtemp(name)) return 1;
-    std::string folder(name), defined;
+    std::string defined;
     for (int k = 0; k < count; k++) {
         std::string option(options[k]);
         if (option.rfind("-D", 0) == 0) defined += " " + option;
         else if (option != "--gpu-architecture=sm_90" && option != "--gpu-architecture=compute_90")
             program->log = "unknown option " + option;
     }
+    if (!program->log.empty()) return COMPILATION_FAILED;
+    std::string &known = compiled[program->source + defined];
+    if (!known.empty()) {
+        program->code = known;
+        return OK;
+    }
+    char name[] = FOLDER "/XXXXXX";
+    if (!mkdtemp(name)) return COMPILATION_FAILED;
+    std::string folder(name);
     std::ofstream(folder + "/kernels.cpp") << for_the_host(program->source);
     program->code = folder + "/kernels.so";
     std::string command = std::string(CXX " -std=c++20 -O1 -fPIC -shared -pthread -Wall -Werror ")
         + "-Wno-unused-function -include " SHIM + defined + " " + folder + "/kernels.cpp -o "
         + program->code + " 2> " + folder + "/log";
-    int status = program->log.empty() ? system(command.c_str()) : 1;
-    if (!status) return OK;
+    if (!system(command.c_str())) {
+        known = program->code;
+        return OK;
+    }
     std::stringstream text;
     text << std::ifstream(folder + "/log").rdbuf();
     program->log += text.str();

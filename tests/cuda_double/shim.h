@@ -2,8 +2,8 @@
  * block as threads of the host or, where a block has but one, as a call. */
 
 #include <math.h>
+#include <pthread.h>
 
-#include <barrier>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,11 +19,11 @@ struct Dim {
 
 static thread_local Dim threadIdx, blockIdx;
 static Dim blockDim, gridDim;
-static std::barrier<> *meeting;
+static pthread_barrier_t *meeting;
 
 static inline void __syncthreads()
 {
-    if (meeting) meeting->arrive_and_wait();
+    if (meeting) pthread_barrier_wait(meeting); /* it sleeps: cores may be few */
 }
 
 /* Every argument of a kernel has eight bytes. */
@@ -48,12 +48,14 @@ static void on_the_host(void (*kernel)(A...), void **values, unsigned blocks, un
             run(block, 0);
             continue;
         }
-        std::barrier<> together(threads);
+        pthread_barrier_t together;
+        pthread_barrier_init(&together, nullptr, threads);
         meeting = &together;
         std::vector<std::thread> all;
         for (unsigned thread = 0; thread < threads; thread++) all.emplace_back(run, block, thread);
         for (auto &each : all) each.join();
         meeting = nullptr;
+        pthread_barrier_destroy(&together);
     }
 }
 
