@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ class Memory(HostMemory):
         assert not self.double.ask("capturing")
         self.made += 1
         return super().empty(shape, dtype, like)
+
+    def lasting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def synchronize(self, index: int) -> None:
         assert not self.double.ask("capturing")

@@ -301,6 +301,20 @@ def test_within_a_capture_of_the_callers_all_is_plain_and_nobody_elses(
     assert len(plan._plans.idle) + len(plan._plans.returned) == made
 
 
+def test_a_gradient_within_a_capture_of_the_callers_is_plain_too(
+    double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = inputs_of("rollout", MODELS["first"], 3, 2)
+    wanted = bits(train(inputs, "cuda"))
+    out, vjp = inputs.run(vjp=True, backend="cuda")
+    monkeypatch.setenv("CUDA_DOUBLE_CALLER_CAPTURES", "1")
+    double.reset()
+    for name, array in gradients_of(vjp(*cotangents_of(out))).items():
+        assert array.tobytes() == wanted[f"d{name}"], name
+    for function in ("cuGraphLaunch", "cuEventRecord", "cuStreamWaitEvent"):
+        assert not double.calls(function)
+
+
 # Plans
 
 
@@ -602,6 +616,21 @@ def test_tensors_that_somebody_watches(torch: Family) -> None:
         rssm.imagine(weights, *given[:2], lambda s, h: h[:, :2], 2, seed=0, backend="cuda")
     with module.no_grad():
         rssm.imagine(weights, *given[:2], lambda s, h: h[:, :2], 2, seed=0, backend="cuda")
+
+
+def test_memory_that_was_made_in_inference_mode_serves_after_it(torch: Family) -> None:
+    import torch as module
+
+    inputs = inputs_of("rollout", MODELS["first"], 3, 2)
+    given = [torch.there(inputs.arrays[name]) for name in ("state", "belief", "actions")]
+    weights, noise = inputs.weights.map(torch.there), torch.there(inputs.noise)
+    found = []
+    for mode in (module.inference_mode, module.no_grad, module.inference_mode, module.enable_grad):
+        with mode():
+            out = rssm.rollout(weights, *given, noise=noise, backend="cuda")
+            found.append(torch.back(out.state).tobytes())
+    assert len(plan._plans.idle) + len(plan._plans.returned) == 1
+    assert len(set(found)) == 1
 
 
 def test_tensors_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,27 +117,25 @@ class Device:
         Its number.
     stream : int
         The address of the caller's stream.
+    captures : bool
+        Whether the caller captures it: then it must not wait, and no graph of ours begins.
     """
 
     memory: Memory
     index: int
     machine: Machine
     stream: int
+    captures: bool
 
     @property
     def driver(self) -> Library:
         """The driver."""
         return self.machine.driver
 
-    def captures(self) -> bool:
-        """Return whether the caller's stream is being captured."""
-        status = c_int()
-        self.driver.cuStreamIsCapturing(self.stream, byref(status))
-        return status.value != 0
-
     def room(self, shape: tuple[int, ...], dtype: Any, like: Array) -> Array:
-        """Return fresh memory of the family."""
-        return fresh(self.memory, shape, dtype, like)
+        """Return fresh memory of the family, which outlives the call."""
+        with self.memory.lasting():
+            return fresh(self.memory, shape, dtype, like)
 
     def function(self, name: str, dtype: str) -> int:
         """Return a kernel for a dtype; all of them are compiled and loaded at once."""
@@ -172,8 +170,11 @@ def current(memory: Memory, like: Array) -> Iterator[Device]:
         context, before = _context(driver, index), c_void_p()
         driver.cuCtxPushCurrent_v2(context)
         try:
-            machine = _machine(driver, index, context)
-            yield Device(memory, index, machine, memory.stream(index))
+            stream, status = memory.stream(index), c_int()
+            driver.cuStreamIsCapturing(stream, byref(status))
+            yield Device(
+                *(memory, index, _machine(driver, index, context), stream, status.value != 0)
+            )
         finally:
             driver.cuCtxPopCurrent_v2(byref(before))
 

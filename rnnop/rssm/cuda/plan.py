@@ -45,7 +45,7 @@ class Plan:
     @contextmanager
     def work(self, device: Device) -> Iterator[None]:
         """Let what is begun within follow what was begun before, on whatever stream that was."""
-        if self.alone:
+        if device.captures:
             yield
             return
         device.driver.cuStreamWaitEvent(device.stream, self.busy.pointer, 0)
@@ -57,7 +57,7 @@ class Plan:
 
     def run(self, device: Device, *section: Any) -> None:
         """Begin a section of the work."""
-        capture = not self.alone and flags.enabled("RNNOP_CUDA_GRAPHS")
+        capture = not device.captures and flags.enabled("RNNOP_CUDA_GRAPHS")
         self.model.sections[section].run(device, self.workspace, self.place[-1].tf32, capture)
 
     def close(self, device: Device) -> None:
@@ -83,7 +83,7 @@ def take(device: Device, key: Key, family: str, like: Array) -> Plan:
     write to its memory.
     """
     place = (os.getpid(), family, device.index, key)
-    if device.captures():
+    if device.captures:
         return Plan(place, device, like, alone=True)
     _tidy(device)
     for number, plan in reversed(_plans.idle.items()):
