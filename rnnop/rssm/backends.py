@@ -128,14 +128,15 @@ def choose(backend: str, problem: Problem) -> Backend:
     UnsupportedError
         The one that was named cannot run this call, or runs no RSSM at all.
     """
-    name = backend if backend in BACKENDS else backends.wanted(backend)
+    # The names of RNNOP_BACKEND are those of the operator, which has no backend `cuda`.
+    name = backend if backend == "cuda" else backends.wanted(backend)
     if name not in ("auto", *BACKENDS):
         raise UnsupportedError(
             f"backend {name!r} runs no RSSM; expected auto, {', '.join(BACKENDS)}"
         )
     for each in BACKENDS if name == "auto" else (name,):
         chosen = load(each)
-        reason = chosen.supports(problem) or chosen.unavailable()  # which may load a library
+        reason = chosen.supports(problem) or chosen.unavailable()  # the latter loads libraries
         if reason is None:
             return chosen
     raise UnsupportedError(f"backend {each!r} cannot run this call: {reason}")
