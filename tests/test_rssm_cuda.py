@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -618,6 +619,17 @@ def test_tensors_that_somebody_watches(torch: Family) -> None:
         rssm.imagine(weights, *given[:2], lambda s, h: h[:, :2], 2, seed=0, backend="cuda")
 
 
+def test_torch_compile_is_sent_to_the_reference(
+    torch: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch as module
+
+    monkeypatch.setattr(module.compiler, "is_compiling", lambda: True)
+    inputs = inputs_of("rollout", MODELS["first"], 3, 2)
+    with pytest.raises(UnsupportedError, match=r"torch\.compile cannot look into it"):
+        on(torch, inputs, [])
+
+
 def test_memory_that_was_made_in_inference_mode_serves_after_it(torch: Family) -> None:
     import torch as module
 
@@ -649,6 +661,7 @@ def test_tensors_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ("spoil", "told"),
     [
         (("attribute", "DRIVER", "libnone.so"), "there is no NVIDIA driver"),
+        (("attribute", "DRIVER", "libc.so.6"), "driver is too old: .*cuInit"),
         (("variable", "CUDA_DOUBLE_NO_DEVICE", "1"), "finds no GPU: .*NO_DEVICE"),
         (("variable", "CUDA_DOUBLE_VERSION", "11080"), "no libnvrtc of CUDA 13 or 12"),
         (("attribute", "places", lambda name: iter(["libnone.so"])), "no libnvrtc"),
@@ -695,6 +708,26 @@ def test_where_a_library_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         f"/cuda/lib64/{name}",
         f"/cuda/lib/{name}",
     ]
+
+
+def test_cublas_finds_its_companion_beside_it(
+    double: Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("libcublas.so.12", "libcublasLt.so.12")
+    for name in names:
+        shutil.copy(double.file, tmp_path / name)
+    opened: list[str] = []
+    real = library._opened
+
+    def opens(file: str) -> Any:
+        opened.append(Path(file).name)
+        return real(file)
+
+    monkeypatch.setattr(library, "_opened", opens)
+    monkeypatch.setattr(library, "places", lambda name: iter([str(tmp_path / name)]))
+    cuda_on_host.forget_libraries()
+    assert library.cublas().path == str(tmp_path / names[0])
+    assert opened == [names[1], names[0]]
 
 
 def test_a_library_of_the_process_comes_first(double: Double) -> None:
