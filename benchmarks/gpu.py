@@ -1,11 +1,12 @@
 """rnnop against torch.nn on one GPU, cuDNN's networks and world models: medians.
 
-    python benchmarks/gpu.py [--output FOLDER] [--seconds 120]
+    python benchmarks/gpu.py [--output FOLDER] [--seconds 120] [--compiled]
 
 Writes gpu.json and gpu.md. All take turns in each round, CUDA events time a turn, every result is
 compared with the others' first, and TF32 is off for all. A turn repeats its call until it takes
-some milliseconds, so that launches are counted as they queue up. `--device cpu --seconds 5` shows
-that it runs, and nothing more.
+some milliseconds, so that launches are counted as they queue up. `--compiled` gives torch.compile
+the step of a world model too, which takes minutes more than the seconds. `--device cpu --seconds 5`
+shows that it runs, and nothing more.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MOST_ROUNDS = 15
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 AGREE = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
-Call = Callable[[], Any]
+Call = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Problem:
         parts += ["ragged"] if self.ragged else []
         return ", ".join([*parts, self.dtype])
 
-    def contenders(self, device: str) -> dict[str, dict[str, Call]]:
+    def contenders(self, device: str, compiled: bool) -> dict[str, dict[str, Call]]:
         return Contenders(self, device).all()
 
     @property
@@ -81,8 +82,8 @@ class WorldModel:
     def __str__(self) -> str:
         return f"RSSM rollout, N={self.N} T={self.T} belief={self.H} state={self.S}, {self.dtype}"
 
-    def contenders(self, device: str) -> dict[str, dict[str, Call]]:
-        return Rollouts(self, device).all()
+    def contenders(self, device: str, compiled: bool) -> dict[str, dict[str, Call]]:
+        return Rollouts(self, device, compiled).all()
 
 
 def problems(device: str) -> Iterator[Problem | WorldModel]:
@@ -195,7 +196,11 @@ class Contenders:
 class Rollouts:
     """Every way to run a world model: rnnop's, and a loop over torch.nn's own functions."""
 
-    def __init__(self, model: WorldModel, device: str) -> None:
+    def __init__(self, model: WorldModel, device: str, compiled: bool) -> None:
+        self.backend = "cuda" if device == "cuda" else "auto"
+        self.steps: dict[str, Call] = {"torch.nn, in a loop": torch_step}
+        if compiled:
+            self.steps["torch.nn, compiled step"] = torch.compile(torch_step)
         sizes = {"state_size": model.S, "belief_size": model.H, "action_size": model.A}
         spec = rssm.RSSMSpec.of("dreamer_v1", **sizes, embed_size=0, hidden_size=model.H)
         drawn = rssm.init_weights(spec, seed=0)
@@ -212,50 +217,69 @@ class Rollouts:
 
     def all(self) -> dict[str, dict[str, Call]]:
         """Return {pass: {name: call}}."""
-        return {
-            "forward": {"rnnop": self._forward, "torch.nn, in a loop": self._torch},
-            "training": {"rnnop": self._training, "torch.nn, in a loop": self._torch_training},
-        }
+        found: dict[str, dict[str, Call]] = {}
+        ours = {"forward": self._forward, "training": self._training}
+        theirs = {"forward": self._torch, "training": self._torch_training}
+        for what in ours:
+            found[what] = {"rnnop": ours[what]}
+            if self.backend == "cuda":
+                found[what]["rnnop, no CUDA graph"] = lambda what=what: with_flag(
+                    "RNNOP_CUDA_GRAPHS", "0", ours[what]
+                )
+            for name, step in self.steps.items():
+                found[what][name] = lambda what=what, step=step: theirs[what](step)
+        return found
 
     def _forward(self) -> list[Any]:
         with torch.inference_mode():
-            out = rssm.rollout(self.weights, self.state, self.belief, self.actions, self.noise)
+            out = rssm.rollout(*self._given, backend=self.backend)
         return [out.state, out.belief]
 
     def _training(self) -> list[Any]:
-        out, vjp = rssm.rollout_vjp(self.weights, self.state, self.belief, self.actions, self.noise)
+        out, vjp = rssm.rollout_vjp(*self._given, backend=self.backend)
         grads = vjp(dstate=self.dstate)
         return [out.state, out.belief, grads.actions, grads.weights.gru.w_hh[0]]
 
-    def _torch(self) -> list[Any]:
-        with torch.inference_mode():
-            return self._unrolled(dict(self.weights.named()), self.actions)
+    @property
+    def _given(self) -> tuple[Any, ...]:
+        return self.weights, self.state, self.belief, self.actions, self.noise
 
-    def _torch_training(self) -> list[Any]:
+    def _torch(self, step: Call) -> list[Any]:
+        with torch.inference_mode():
+            return self._unrolled(step, dict(self.weights.named()), self.actions)
+
+    def _torch_training(self, step: Call) -> list[Any]:
         named = {name: each.detach().requires_grad_() for name, each in self.weights.named()}
         actions = self.actions.detach().requires_grad_()
-        state, belief = self._unrolled(named, actions)
+        state, belief = self._unrolled(step, named, actions)
         wanted = [actions, named.pop("gru.w_hh[0]"), *named.values()]
         found = torch.autograd.grad(state, wanted, self.dstate)
         return [state, belief, *found[:2]]
 
-    def _unrolled(self, named: dict[str, Any], actions: Any) -> list[Any]:
-        function = torch.nn.functional
-        gru = [named[f"gru.{name}[0]"] for name in ("w_ih", "w_hh", "b_ih", "b_hh")]
-
-        def layer(name: str, x: Any) -> Any:
-            return function.linear(x, named[f"{name}.w"], named[f"{name}.b"])
-
+    def _unrolled(self, step: Call, named: dict[str, Any], actions: Any) -> list[Any]:
         state, belief, states, beliefs = self.state, self.belief, [], []
         for action, noise in zip(actions, self.noise, strict=True):
-            x = function.elu(layer("inputs[0]", torch.cat([state, action], -1)))
-            belief = torch.gru_cell(x, belief, *gru)
-            head = layer("prior[1]", function.elu(layer("prior[0]", belief)))
-            mean, raw = head.chunk(2, -1)
-            state = mean + (function.softplus(raw) + 0.1) * noise
+            state, belief = step(named, state, belief, action, noise)
             states.append(state)
             beliefs.append(belief)
         return [torch.stack(states), torch.stack(beliefs)]
+
+
+def torch_step(
+    named: dict[str, Any], state: Any, belief: Any, action: Any, noise: Any
+) -> tuple[Any, Any]:
+    """Take one step of Dreamer v1's prior, as anybody writes it with torch.nn."""
+    function = torch.nn.functional
+    gru = [named[f"gru.{name}[0]"] for name in ("w_ih", "w_hh", "b_ih", "b_hh")]
+
+    def layer(name: str, x: Any) -> Any:
+        return function.linear(x, named[f"{name}.w"], named[f"{name}.b"])
+
+    x = function.elu(layer("inputs[0]", torch.cat([state, action], -1)))
+    belief = torch.gru_cell(x, belief, *gru)
+    head = layer("prior[1]", function.elu(layer("prior[0]", belief)))
+    mean, raw = head.chunk(2, -1)
+    return mean + (function.softplus(raw) + 0.1) * noise, belief
 
 
 def with_flag(name: str, value: str, call: Call) -> Any:
@@ -300,10 +324,12 @@ def disagreement(results: dict[str, list[Any]]) -> float:
     )
 
 
-def measure(problem: Problem | WorldModel, device: str, seconds: float) -> list[dict[str, Any]]:
+def measure(
+    problem: Problem | WorldModel, device: str, seconds: float, compiled: bool
+) -> list[dict[str, Any]]:
     """Return a row for each contender in each pass."""
     clock, rows = Clock(device), []
-    for what, calls in problem.contenders(device).items():
+    for what, calls in problem.contenders(device, compiled).items():
         runs: dict[str, Call] = {}
         errors: dict[str, str] = {}
         results: dict[str, list[Any]] = {}
@@ -400,6 +426,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=Path())
     parser.add_argument("--seconds", type=float, default=120.0, help="for all problems together")
+    parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -415,7 +442,8 @@ def main(arguments: list[str] | None = None) -> int:
             if left <= 0:
                 print(f"no time left for {len(every) - number} problems", file=sys.stderr)
                 break
-            rows += measure(problem, options.device, left / (len(every) - number))
+            share = left / (len(every) - number)
+            rows += measure(problem, options.device, share, options.compiled)
             results = {"facts": told, "rows": rows}
             (options.output / "gpu.json").write_text(json.dumps(results, indent=1))
             (options.output / "gpu.md").write_text(table(told, rows))

@@ -115,6 +115,12 @@ FLAGS: dict[str, Flag] = {
             "plans, each with its cuDNN descriptors, kept for every thread and device",
         ),
         Flag(
+            "RNNOP_CUDA_GRAPHS",
+            "1",
+            tuple(_BOOLEANS),
+            "the RSSM on a GPU captures its work in CUDA graphs",
+        ),
+        Flag(
             "RNNOP_CHECK",
             "0",
             tuple(_BOOLEANS),

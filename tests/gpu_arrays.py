@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -59,8 +60,10 @@ def torch_family(torch: Any, device: str = "cuda", **more: Any) -> Family:
     return Family(there, back, **more)
 
 
-def no_gpu_for(name: str) -> str | None:
-    """Return None, or why a framework finds no GPU here, or cuDNN none."""
+def no_gpu_for(
+    name: str, unavailable: Callable[[], str | None] = rnnop.cudnn.unavailable
+) -> str | None:
+    """Return None, or why a framework finds no GPU here, or cuDNN or another backend none."""
     try:
         module = importlib.import_module(name)
     except ImportError:
@@ -71,5 +74,5 @@ def no_gpu_for(name: str) -> str | None:
         return f"needs a GPU: {error}"
     if not count and not (name == "torch" and module.cuda.is_available()):
         return f"needs a GPU, and {name} finds none"
-    reason = rnnop.cudnn.unavailable()
+    reason = unavailable()
     return None if reason is None else f"there is a GPU, but {reason}"

@@ -74,6 +74,7 @@ import platform
 import rnnop
 from rnnop import cudnn
 from rnnop.cpu import engine
+from rnnop.rssm import cuda
 
 print("python", platform.python_version(), "rnnop", rnnop.__version__)
 for name in ("numpy", "array_api_compat", "ml_dtypes", "torch", "cupy", "pytest", "hypothesis"):
@@ -83,6 +84,7 @@ for name in ("numpy", "array_api_compat", "ml_dtypes", "torch", "cupy", "pytest"
         print(name, "is missing:", error)
 print("engine:", ", ".join(engine.available()) or "none")
 print("cuDNN:", cudnn.unavailable() or cudnn.library.library())
+print("RSSM on CUDA:", cuda.unavailable() or "yes")
 PYTHON
 
 if ! grep -q '^engine: [^n]' "$out/machine.txt"; then
@@ -97,6 +99,7 @@ if grep -q '^cuDNN: <' "$out/machine.txt"; then
     grep -h '^SETTLES' "$out/tests.txt" >>"$out/settled.txt"
     sort -u -t: -k1.9n "$out/settled.txt" -o "$out/settled.txt"
     cat "$out/settled.txt"
+    pytest_part rssm 110 tests/test_gpu_rssm.py
     part selfcheck 60 "$python" -m rnnop selfcheck --backend cudnn --quick
     part benchmark 60 "$python" benchmarks/gpu.py --output "$out" --seconds 45
 else

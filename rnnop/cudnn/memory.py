@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from types import ModuleType
 from typing import Any, Protocol
@@ -44,6 +44,9 @@ class Memory(Protocol):
 
     def empty(self, shape: tuple[int, ...], dtype: Any, like: Array) -> Array:
         """Return fresh memory, of the family's own pool, on the device of `like`."""
+
+    def lasting(self) -> AbstractContextManager[Any]:
+        """Let memory that is made within be written to after the call as well."""
 
     def contiguous(self, array: Array) -> Array:
         """Return the array, or a C-contiguous copy."""
@@ -98,6 +101,10 @@ class CupyMemory:
     def empty(self, shape: tuple[int, ...], dtype: Any, like: Array) -> Array:
         """Return fresh memory of CuPy's pool on the current device."""
         return self._cupy.empty(shape, dtype)
+
+    def lasting(self) -> AbstractContextManager[Any]:
+        """Do nothing: all memory is such."""
+        return nullcontext()
 
     def contiguous(self, array: Array) -> Array:
         """Return the array, or a C-contiguous copy."""
@@ -177,6 +184,11 @@ class TorchMemory:
     def empty(self, shape: tuple[int, ...], dtype: Any, like: Array) -> Array:
         """Return fresh memory of the caching allocator."""
         return self._torch.empty(shape, dtype=dtype, device=like.device)
+
+    def lasting(self) -> AbstractContextManager[Any]:
+        """Leave the inference mode, whose tensors nobody may write to after it."""
+        outside: AbstractContextManager[Any] = self._torch.inference_mode(False)
+        return outside
 
     def contiguous(self, array: Array) -> Array:
         """Return the tensor, or a C-contiguous copy."""

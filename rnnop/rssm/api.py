@@ -117,7 +117,7 @@ def step(
         Standard normals, or uniforms in [0, 1); drawn from `seed` by default.
     seed : int, optional
         Makes the drawn noise reproducible; not used beside `noise`.
-    backend : {'auto', 'cpu', 'reference'}
+    backend : {'auto', 'cpu', 'cuda', 'reference'}
         A backend that is named runs, or raises with the reason.
 
     Returns
@@ -224,7 +224,7 @@ def rollout(
         zeros, and its action is zero.
     batch_first : bool
         Whether actions, noise, is_first and all results have the rows first.
-    backend : {'auto', 'cpu', 'reference'}
+    backend : {'auto', 'cpu', 'cuda', 'reference'}
         A backend that is named runs, or raises with the reason.
 
     Returns
@@ -330,7 +330,7 @@ def imagine(
         As of `rollout`.
     batch_first : bool
         Whether noise and all results have the rows first.
-    backend : {'auto', 'cpu', 'reference'}
+    backend : {'auto', 'cpu', 'cuda', 'reference'}
         A backend that is named runs, or raises with the reason.
 
     Returns
@@ -458,7 +458,7 @@ def observe(
         As of `rollout`.
     batch_first : bool
         Whether actions, embeds, noise, is_first and all results have the rows first.
-    backend : {'auto', 'cpu', 'reference'}
+    backend : {'auto', 'cpu', 'cuda', 'reference'}
         A backend that is named runs, or raises with the reason.
 
     Returns

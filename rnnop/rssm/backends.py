@@ -21,7 +21,11 @@ from .spec import RSSMSpec
 from .weights import RSSMGrads, RSSMWeights
 
 # In the order in which `auto` tries them.
-BACKENDS = {"cpu": "rnnop.cpu.rssm", "reference": "rnnop.rssm.reference"}
+BACKENDS = {
+    "cpu": "rnnop.cpu.rssm",
+    "cuda": "rnnop.rssm.cuda",
+    "reference": "rnnop.rssm.reference",
+}
 
 Actor = Callable[[Array, Array], tuple[Array, Any]]
 """(state, belief) -> (action, vjp); vjp(daction) -> (dstate, dbelief, *parameters)."""
@@ -144,14 +148,15 @@ def choose(backend: str, problem: Problem) -> Backend:
     UnsupportedError
         The one that was named cannot run this call, or runs no RSSM at all.
     """
-    name = backends.wanted(backend)
+    # The names of RNNOP_BACKEND are those of the operator, which has no backend `cuda`.
+    name = backend if backend == "cuda" else backends.wanted(backend)
     if name not in ("auto", *BACKENDS):
         raise UnsupportedError(
             f"backend {name!r} runs no RSSM; expected auto, {', '.join(BACKENDS)}"
         )
     for each in BACKENDS if name == "auto" else (name,):
         chosen = load(each)
-        reason = chosen.unavailable() or chosen.supports(problem)
+        reason = chosen.supports(problem) or chosen.unavailable()  # the latter loads libraries
         if reason is None:
             return chosen
     raise UnsupportedError(f"backend {each!r} cannot run this call: {reason}")
