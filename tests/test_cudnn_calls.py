@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import weakref
 from typing import Any
 
 import cudnn_on_host
@@ -303,15 +304,46 @@ def test_a_forward_has_one_vjp(double: Double) -> None:
     assert double.calls("cudnnRNNBackwardWeights_v8") == 1
 
 
-def test_no_cotangent_of_the_cell_states_of_every_step(double: Double) -> None:
-    case = dataclasses.replace(ragged(), cell_states=True)
+@pytest.mark.parametrize("stack", ["1", "2-both", "2-reverse"])
+def test_the_last_layer_runs_again_for_its_cell_states(stack: str, double: Double) -> None:
+    """Step by step, and only where there is a cotangent of them."""
+    case = Case("lstm", "lengths", stack, cell_states=True)
     call, cotangents = case.call(), case.cotangents()
-    _, vjp = call.rnn_vjp(backend="cudnn")
-    with pytest.raises(rnnop.UnsupportedError, match="`dc` is given; cuDNN takes no cotangent"):
-        vjp(**cotangents)
-    assert double.calls("cudnnRNNBackwardData_v8") == 0
+
+    def passes(**given: Any) -> tuple[int, int, int]:
+        _, vjp = call.rnn_vjp(backend="cudnn")
+        double.reset()
+        vjp(**given)
+        names = ("cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8")
+        forward, data, weights = (double.calls(name) for name in names)
+        return forward, data, weights
+
+    steps = case.D * int(call.options["lengths"].max())
+    below = case.L - 1
+    assert passes(**cotangents) == (steps, below + steps, below + steps)
     del cotangents["dc"]
-    vjp(**cotangents)  # it is still there
+    assert passes(**cotangents) == (0, case.L, case.L)
+
+
+def test_the_last_layer_frees_what_it_kept_before_it_runs_again() -> None:
+    case = Case("lstm", cell_states=True)
+    _, vjp = case.call().rnn_vjp(backend="cudnn")
+    saved = vjp._result.saved
+    kept = weakref.ref(saved.levels[-1][0][1])
+    seen = []
+    again = saved.again
+    saved.again = lambda device: (seen.append(kept()), again(device))[1]
+    vjp(**case.cotangents())
+    assert seen == [None]
+
+
+def test_a_step_by_step_run_takes_the_algorithm_that_runs_everything(
+    double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNNOP_CUDNN_ALGO", "persist_static")
+    case = Case("lstm", sizes="t4n5i3h17", cell_states=True)
+    assert_right(case.call("float32"), case.cotangents("float32"), "cudnn", "float32")
+    assert double.last("algo") == STANDARD
 
 
 @pytest.mark.parametrize("steps", ["no_steps", "no_rows", "lengths_all_zero", "mask_none"])
@@ -319,7 +351,6 @@ def test_no_cotangent_of_the_cell_states_of_every_step(double: Double) -> None:
 def test_without_a_step_nothing_is_called(cell: str, steps: str, double: Double) -> None:
     case = Case(cell, steps, "2-both", cell_states=cell == "lstm")
     call, cotangents = case.call(), case.cotangents()
-    cotangents.pop("dc", None)
     for _ in range(2):
         assert_right(call, cotangents, "cudnn", "float64")
     assert double.calls("cudnnRNNForward") == double.calls("cudnnCreateRNNDescriptor") == 0
