@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import weakref
+from pathlib import Path
 from typing import Any
 
 import cudnn_on_host
@@ -433,6 +434,91 @@ def test_bfloat16_needs_a_version_that_has_it(
         Case("gru").call("bfloat16").rnn(backend="cudnn")
     assert f"bfloat16 came with cuDNN 9.13, and this is {version}." in str(caught.value)
     assert double.calls("cudnnRNNForward") == 0
+
+
+# What a device has not
+
+
+@pytest.mark.parametrize(
+    ("dtype", "needed", "older"),
+    [("bfloat16", (8, 0), (7, 5)), ("float16", (5, 3), (5, 2))],
+)
+def test_the_halves_need_a_device_that_has_them(
+    dtype: str, needed: tuple[int, int], older: tuple[int, int], double: Double
+) -> None:
+    call = Case("gru").call(dtype)
+    double.memory.capable = needed
+    call.rnn(backend="cudnn")
+    double.reset()
+    double.memory.capable = older
+    told = rnnop.explain(call.x, call.weights, **call.options).refusals["cudnn"]
+    assert told == (
+        f"{dtype} needs a GPU of compute capability {needed[0]}.{needed[1]}, "
+        f"and device 0 has {older[0]}.{older[1]}"
+    )
+    with pytest.raises(rnnop.UnsupportedError) as caught:
+        dataclasses.replace(call, x=call.x[:2]).rnn(backend="cudnn")
+    assert told in str(caught.value)
+    assert double.calls("cudnnRNNForward") == 0
+    Case("gru").call("float32").rnn(backend="cudnn")
+
+
+@pytest.mark.parametrize("name", ["persist_static", "persist_dynamic", "persist_static_small_h"])
+def test_the_persistent_algorithms_need_a_device_that_has_them(
+    name: str, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNNOP_CUDNN_ALGO", name)
+    double.memory.capable = (6, 0)
+    assert rnnop.cudnn.supports(frame()) is None
+    double.memory.capable = (5, 3)
+    assert rnnop.cudnn.supports(frame()) == (
+        f"algorithm {name} needs a GPU of compute capability 6.0, and device 0 has 5.3"
+    )
+
+
+def test_where_there_is_no_device_nobody_asks_it(
+    tmp_path: Path, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNNOP_CUDNN_PATH", str(cudnn_on_host.compile_again(tmp_path)))
+    monkeypatch.setenv("CUDNN_DOUBLE_NO_DEVICE", "1")
+    monkeypatch.delattr(type(double.memory), "capability")
+    assert rnnop.cudnn.supports(frame(dtype="bfloat16")) is None
+    assert "there is no NVIDIA driver" in str(rnnop.cudnn.unavailable())
+
+
+@pytest.mark.parametrize(
+    ("capable", "dtype", "wanted"),
+    [
+        ((6, 1), "float16", FMA),  # no tensor cores
+        ((7, 0), "float16", TENSOR_OP),
+        ((6, 1), "float32", FMA),
+        ((7, 5), "float32", ALLOW_CONVERSION),
+    ],
+)
+def test_tensor_cores_need_a_device_that_has_them(
+    capable: tuple[int, int],
+    dtype: str,
+    wanted: int,
+    double: Double,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RNNOP_TENSOR_OP_ALLOW_CONVERSION", "1")
+    double.memory.capable = capable
+    call = Case("gru").call(dtype)
+    call.rnn(backend="cudnn")
+    assert double.last("math") == wanted
+    told = rnnop.explain(call.x, call.weights, backend="cudnn", **call.options)
+    assert str(told.manner).endswith(f", {NAMES[wanted]}")
+
+
+@pytest.mark.parametrize(("capable", "wanted"), [((7, 5), FMA), ((8, 0), DEFAULT)])
+def test_tf32_needs_a_device_that_has_it(
+    capable: tuple[int, int], wanted: int, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNNOP_ALLOW_TF32", "1")
+    double.memory.capable = capable
+    Case("gru").call("float32").rnn(backend="cudnn")
+    assert double.last("math") == wanted
 
 
 # Weights laid out beforehand

@@ -120,6 +120,14 @@ def test_explain_for_numpy_arrays_that_cupy_carries(cupy: fake_cupy.Cupy) -> Non
     assert rnnop.explain(call.x, call.weights, backend="cudnn").backend == "cudnn"
 
 
+def test_the_device_of_carried_arrays_is_the_current_one(cupy: fake_cupy.Cupy) -> None:
+    carried = memory.FAMILIES["numpy"]
+    assert (carried.number("cpu"), carried.capability(0)) == (0, (12, 0))
+    with cupy.cuda.Device(3):
+        assert carried.number("cpu") == 3
+    assert memory.FAMILIES["cupy"].number(cupy.cuda.Device(2)) == 2
+
+
 # PyTorch
 
 
@@ -129,7 +137,7 @@ class OnTheHost(memory.TorchMemory):
     def missing(self, device: Any) -> None:
         return None
 
-    def index(self, array: Any) -> int:
+    def number(self, device: Any) -> int:
         return 0
 
 
@@ -208,6 +216,7 @@ def test_tensors_of_the_cpu_are_refused_in_a_sentence(torch: Any) -> None:
     own = memory.TorchMemory()
     assert own.missing(torch.device("cpu")) == "`x` lies on device 'cpu'; expected a CUDA device"
     assert own.missing(torch.device("cuda:1")) is None
+    assert own.number(torch.device("cuda:1")) == 1
     assert own.index(SimpleNamespace(device=torch.device("cuda:1"))) == 1
 
 

@@ -143,7 +143,7 @@ def _telling(device: Device, frame: Frame) -> Iterator[None]:
     except CudnnError as error:
         spec, plan = frame.spec, frame.plan
         state = (spec.num_pseudo_layers, plan.num_segments, spec.output_size)
-        major, minor = device.memory.capability(device.index)
+        major, minor = device.capability
         error.detail += (
             f"; x ({plan.total}, {spec.input_size}) in {frame.dtype}, h0 {state}, segments of up "
             f"to {plan.lengths[0]} steps, on device {device.index} of compute capability "

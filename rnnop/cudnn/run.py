@@ -150,7 +150,7 @@ def _forward(device: Device, job: Job, algorithm: str, most_segments: int) -> Do
         key = Key(
             spec,
             job.frame.dtype,
-            algo.math_type(job.frame.dtype),
+            algo.math_type(job.frame.dtype, device.capability),
             algo.ALGORITHMS[algorithm],
             algo.padded(job.frame),
             piece.lengths.tobytes(),
@@ -178,7 +178,7 @@ def _algorithm(device: Device, job: Job) -> str:
     names = algo.candidates(job.frame)
     if len(names) == 1:
         return names[0]
-    math_type = algo.math_type(job.frame.dtype)
+    math_type = algo.math_type(job.frame.dtype, device.capability)
     lengths = job.plan.lengths.tobytes()
     key = (device.index, job.part, job.frame.dtype, math_type, job.keep, lengths)
     if key not in _fastest:
