@@ -291,6 +291,20 @@ def test_inference_keeps_nothing(double: Double) -> None:
     assert double.number("peak_reserve") > 0
 
 
+@pytest.mark.parametrize("steps", ["lengths", "no_steps"])
+def test_a_forward_for_inference_has_no_backward(steps: str, double: Double) -> None:
+    _, vjp = Case("lstm", steps).call().rnn_vjp(backend="cudnn")
+    problem = vjp._call.problem
+    saved = rnnop.cudnn.forward(problem, keep=False).saved
+    with pytest.raises(rnnop.UnsupportedError) as caught:
+        rnnop.cudnn.backward(problem, saved, None)
+    assert str(caught.value) == (
+        "this forward ran for inference and has kept nothing; cuDNN's backward needs what a "
+        "forward in training mode keeps. Call rnn_vjp in place of rnn."
+    )
+    assert double.calls("cudnnRNNBackwardData_v8") == 0
+
+
 def test_a_forward_has_one_vjp(double: Double) -> None:
     case = ragged()
     _, vjp = case.call().rnn_vjp(backend="cudnn")

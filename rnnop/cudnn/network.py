@@ -79,10 +79,16 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     Raises
     ------
     UnsupportedError
-        It has run before.
+        The forward has kept nothing, or this has run before.
     """
     frame = problem.frame
     memory, spec = FAMILIES[frame.family], frame.spec
+    if saved is None:
+        raise UnsupportedError(
+            "this forward ran for inference and has kept nothing; "
+            "cuDNN's backward needs what a forward in training mode keeps",
+            "Call rnn_vjp in place of rnn",
+        )
     if frame.plan.total == 0:
         return no_gradients(problem)
     if saved.used:

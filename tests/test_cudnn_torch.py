@@ -1,4 +1,4 @@
-"""Dropout of a training step on a GPU with PyTorch: drawn by torch there, and no seeding of cuDNN.
+"""Training on a GPU with PyTorch: one backward for each forward, and dropout drawn by torch.
 
 Tensors of the CPU are taken for those of a device; cuDNN is its stand-in.
 """
@@ -52,6 +52,9 @@ def inputs(*shape: int) -> Any:
     generator = torch.Generator().manual_seed(3)
     given = torch.randn(shape or (T, N, I), generator=generator, dtype=torch.float64)
     return given.requires_grad_()
+
+
+# Dropout
 
 
 def test_a_training_step_seeds_nothing(double: Double) -> None:
@@ -187,3 +190,52 @@ def test_it_compiles(double: Double) -> None:
     assert torch.equal(compiled(x), y)
     assert not torch.equal(compiled(x), y)
     assert double.calls(SEEDED) == 0
+
+
+# One backward for each forward
+
+
+def test_a_second_backward_is_refused(double: Double) -> None:
+    x = inputs()
+    y = module(dropout=0.0)(x)[0]
+    torch.autograd.grad(y.sum(), [x], retain_graph=True)
+    with pytest.raises(rnnop.UnsupportedError) as caught:
+        torch.autograd.grad(y.sum(), [x])
+    assert "the vjp of this call has run before" in str(caught.value)
+    assert "expected one vjp for each forward" in str(caught.value)
+    assert double.calls("cudnnRNNBackwardData_v8") == 1
+
+
+def test_a_second_derivative_is_refused() -> None:
+    x = inputs()
+    y = module(dropout=0.0)(x)[0]
+    [dx] = torch.autograd.grad(y.sin().sum(), [x], create_graph=True)
+    with pytest.raises(rnnop.UnsupportedError, match="it has no second derivative") as caught:
+        torch.autograd.grad(dx.sum(), [x])
+    assert "backend='reference' has it" in str(caught.value)
+
+
+def test_a_forward_without_a_gradient_keeps_nothing(double: Double) -> None:
+    x, net = inputs(), module(dropout=0.0)
+    with torch.no_grad():
+        y = net(x)[0]
+    assert double.number("peak_reserve") == 0
+    assert not y.requires_grad
+    net(x)
+    assert double.number("peak_reserve") > 0
+
+
+def test_the_cell_states_have_a_gradient(double: Double) -> None:
+    weights = rnnop.init_weights("lstm", input_size=I, hidden_size=H, num_layers=2, seed=0)
+    weights = weights.map(lambda each: torch.from_numpy(each).double().requires_grad_())
+    options = {"mode": "lstm", "lengths": [6, 3, 0, 5], "return_cell_states": True}
+    leaves = [x := inputs(), *(each for _, each in weights.named())]
+
+    def gradients(backend: str) -> list[Any]:
+        out = rnnop.rnn(x, weights, **options, backend=backend)
+        loss = out.c.sin().sum() + out.y.cos().sum() + out.c_n.sum()
+        return list(torch.autograd.grad(loss, leaves))
+
+    for got, wanted in zip(gradients("cudnn"), gradients("reference"), strict=True):
+        torch.testing.assert_close(got, wanted)
+    assert double.calls("cudnnRNNBackwardData_v8") == 6 + 1
