@@ -7,6 +7,7 @@ already imported: nobody can hold a torch tensor without torch in the process.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -149,11 +150,13 @@ def take_rows(xp: ModuleType, array: Array, index: HostInts | None) -> Array:
     """
     if index is None:
         return array
-    if _on_gpu(array):
-        places, misses = _kept_on_device(xp, index, array)
-    else:
-        places, misses = _places(index, array.shape[0])
-        places = from_host(xp, places, array)
+    count = int(array.shape[0])
+
+    def sent() -> tuple[Array, bool]:
+        places, misses = _places(index, count)
+        return from_host(xp, places, array), misses
+
+    places, misses = _kept_on_device(index, array, count, sent) if _on_gpu(array) else sent()
     if misses:
         array = xp.concat([array, zeros(xp, (1, *array.shape[1:]), array)], axis=0)
     return xp.take(array, places, axis=0)
@@ -165,17 +168,22 @@ def _places(index: HostInts, count: int) -> tuple[Any, bool]:
     return (np.where(index < 0, count, index) if misses else index), misses
 
 
-# Indices on a device, by the host's array, while that lives: a plan that is kept is not sent again.
-_ON_DEVICE: dict[Any, tuple[Array, bool]] = {}
+# What is on a device, by the host's array, while that lives: a plan that is kept is not sent again.
+_ON_DEVICE: dict[Any, Any] = {}
 
 
-def _kept_on_device(xp: ModuleType, index: HostInts, array: Array) -> tuple[Any, bool]:
-    count = int(array.shape[0])
-    key = (id(index), count, str(device(array)))  # CuPy's have no hash
+def kept_from_host(xp: ModuleType, host: npt.NDArray[Any], like: Array) -> Array:
+    """Return what `from_host` does, sent to a GPU once as long as `host` lives, and is the same."""
+    if not _on_gpu(like):
+        return from_host(xp, host, like)
+    return _kept_on_device(host, like, None, lambda: from_host(xp, host, like))
+
+
+def _kept_on_device(host: Any, like: Array, how: Any, make: Callable[[], Any]) -> Any:
+    key = (id(host), how, str(device(like)))  # CuPy's have no hash
     if key not in _ON_DEVICE:
-        places, misses = _places(index, count)
-        _ON_DEVICE[key] = from_host(xp, places, array), misses
-        weakref.finalize(index, _ON_DEVICE.pop, key, None)
+        _ON_DEVICE[key] = make()
+        weakref.finalize(host, _ON_DEVICE.pop, key, None)
     return _ON_DEVICE[key]
 
 

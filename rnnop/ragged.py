@@ -32,7 +32,7 @@ from types import ModuleType
 
 import numpy as np
 
-from .arrays import Array, HostBools, HostInts, from_host, in_float32, take_rows, zeros
+from .arrays import Array, HostBools, HostInts, in_float32, kept_from_host, take_rows, zeros
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +114,11 @@ class RaggedPlan:
         return invert(forward, self.num_segments), invert(backward, self.num_segments)
 
     @cached_property
+    def without_steps(self) -> HostBools:
+        """(N,) Which rows have no real step."""
+        return self.leave[0] < 0
+
+    @cached_property
     def flip(self) -> HostInts:
         """(total,) The permutation, its own inverse, that turns each segment back to front."""
         segment = np.concatenate([np.arange(n) for n in self.batch_sizes] or [np.arange(0)])
@@ -149,12 +154,16 @@ class RaggedPlan:
         flat = np.arange(count) if self.steps is None else invert(self.steps, count)
         return flat.reshape(self.num_steps, self.batch_size)
 
-    def held(self, backward: bool) -> HostInts:
-        """Return, for each storage row, the packed position whose output it shows under 'hold'.
+    @cached_property
+    def held(self) -> tuple[HostInts, HostInts]:
+        """Forward and backward: the packed position that each storage row shows under 'hold'.
 
-        That is the row's last real step up to it in the order of the direction, -1 before the
+        That is of the row's last real step up to it in the order of the direction, -1 before the
         first.
         """
+        return self._held(backward=False), self._held(backward=True)
+
+    def _held(self, backward: bool) -> HostInts:
         order = slice(None, None, -1) if backward else slice(None)
         positions = self.positions[order]
         real = np.where(positions >= 0, np.arange(self.num_steps)[:, None], -1)
@@ -167,6 +176,15 @@ class RaggedPlan:
         present = self.storage >= 0
         index[self.storage[present]] = shown[present]
         return index
+
+    @cached_property
+    def _flat_storage(self) -> HostInts | None:
+        return None if self.storage is None else self.storage.ravel()
+
+    @cached_property
+    def _real(self) -> list[HostBools]:
+        """(T, N) Which steps are real, as a list."""
+        return list(self.positions >= 0)
 
     def gather_held(self, xp: ModuleType, cotangent: Array, backward: bool) -> Array:
         """Bring a cotangent of held outputs into packed order.
@@ -185,13 +203,13 @@ class RaggedPlan:
         if not count:
             return cotangent
         cotangent = in_float32(xp, cotangent)  # a row may be held for many steps
-        by_step = take_rows(xp, cotangent, None if self.storage is None else self.storage.ravel())
+        by_step = take_rows(xp, cotangent, self._flat_storage)
         by_step = xp.reshape(by_step, (self.num_steps, self.batch_size, width))
         carried = zeros(xp, (self.batch_size, width), cotangent)
         sums: list[Array] = [carried] * self.num_steps
         for t in range(self.num_steps) if backward else reversed(range(self.num_steps)):
             sums[t] = by_step[t] + carried
-            real = from_host(xp, self.positions[t] >= 0, cotangent)[:, None]
+            real = kept_from_host(xp, self._real[t], cotangent)[:, None]
             carried = xp.where(real, xp.zeros_like(carried), sums[t])
         gathered = take_rows(xp, xp.reshape(xp.stack(sums), (count, width)), self.steps)
         return xp.astype(gathered, dtype, copy=False)

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import numpy as np
 
-from .arrays import Array, HostInts, from_host, take_rows
+from .arrays import Array, HostInts, kept_from_host, take_rows
 from .packing import PackedSequence
 from .ragged import RaggedPlan
 from .spec import RNNSpec
@@ -52,7 +52,7 @@ class Storage:
         if not self.hold or self.plan.scatter is None:
             return self.rows_out(packed)
         parts = [
-            take_rows(self.xp, part, self.plan.held(self.spec.runs_backward(direction)))
+            take_rows(self.xp, part, self.plan.held[self.spec.runs_backward(direction)])
             for direction, part in self._directions(packed)
         ]
         return self._shape(self.xp.concat(parts, axis=1))
@@ -88,10 +88,10 @@ class Storage:
         """Return `states`, but for the rows without a real step those of `others`."""
         if self.plan.states_stay:
             return states
-        empty = self.plan.leave[0] < 0
+        empty = self.plan.without_steps
         if not np.any(empty):
             return states
-        return self.xp.where(from_host(self.xp, empty, states)[None, :, None], others, states)
+        return self.xp.where(kept_from_host(self.xp, empty, states)[None, :, None], others, states)
 
     def initial_gradients(self, dsegments: Array, dfinal: Array) -> Array:
         """Return the gradient of initial states from that of segments and of final states."""

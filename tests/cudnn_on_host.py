@@ -29,10 +29,12 @@ class HostMemory:
         The address of the caller's stream.
     waits : int
         How often somebody has waited for it.
+    capable : (int, int)
+        The compute capability that it is said to have.
     """
 
     def __init__(self) -> None:
-        self.current, self.waits = 0, 0
+        self.current, self.waits, self.capable = 0, 0, (9, 0)
 
     @property
     def xp(self) -> ModuleType:
@@ -48,6 +50,9 @@ class HostMemory:
         return array
 
     def index(self, array: Array) -> int:
+        return 0
+
+    def number(self, device: Any) -> int:
         return 0
 
     def on(self, index: int) -> AbstractContextManager[None]:
@@ -72,7 +77,7 @@ class HostMemory:
         self.waits += 1
 
     def capability(self, index: int) -> tuple[int, int]:
-        return 9, 0
+        return self.capable
 
 
 class Double:

@@ -109,11 +109,11 @@ CURRENT = Current()
 class Device:
     """A device, the current one within a block."""
 
-    def __init__(self, index: int) -> None:
-        self.index, self.compute_capability = index, "120"
+    def __init__(self, index: int | None = None) -> None:
+        self.id, self.compute_capability = CURRENT.device or 0 if index is None else index, "120"
 
     def __enter__(self) -> Device:
-        self._before, CURRENT.device = CURRENT.device, self.index
+        self._before, CURRENT.device = CURRENT.device, self.id
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import weakref
+from pathlib import Path
 from typing import Any
 
 import cudnn_on_host
@@ -289,6 +291,20 @@ def test_inference_keeps_nothing(double: Double) -> None:
     assert double.number("peak_reserve") > 0
 
 
+@pytest.mark.parametrize("steps", ["lengths", "no_steps"])
+def test_a_forward_for_inference_has_no_backward(steps: str, double: Double) -> None:
+    _, vjp = Case("lstm", steps).call().rnn_vjp(backend="cudnn")
+    problem = vjp._call.problem
+    saved = rnnop.cudnn.forward(problem, keep=False).saved
+    with pytest.raises(rnnop.UnsupportedError) as caught:
+        rnnop.cudnn.backward(problem, saved, None)
+    assert str(caught.value) == (
+        "this forward ran for inference and has kept nothing; cuDNN's backward needs what a "
+        "forward in training mode keeps. Call rnn_vjp in place of rnn."
+    )
+    assert double.calls("cudnnRNNBackwardData_v8") == 0
+
+
 def test_a_forward_has_one_vjp(double: Double) -> None:
     case = ragged()
     _, vjp = case.call().rnn_vjp(backend="cudnn")
@@ -303,15 +319,46 @@ def test_a_forward_has_one_vjp(double: Double) -> None:
     assert double.calls("cudnnRNNBackwardWeights_v8") == 1
 
 
-def test_no_cotangent_of_the_cell_states_of_every_step(double: Double) -> None:
-    case = dataclasses.replace(ragged(), cell_states=True)
+@pytest.mark.parametrize("stack", ["1", "2-both", "2-reverse"])
+def test_the_last_layer_runs_again_for_its_cell_states(stack: str, double: Double) -> None:
+    """Step by step, and only where there is a cotangent of them."""
+    case = Case("lstm", "lengths", stack, cell_states=True)
     call, cotangents = case.call(), case.cotangents()
-    _, vjp = call.rnn_vjp(backend="cudnn")
-    with pytest.raises(rnnop.UnsupportedError, match="`dc` is given; cuDNN takes no cotangent"):
-        vjp(**cotangents)
-    assert double.calls("cudnnRNNBackwardData_v8") == 0
+
+    def passes(**given: Any) -> tuple[int, int, int]:
+        _, vjp = call.rnn_vjp(backend="cudnn")
+        double.reset()
+        vjp(**given)
+        names = ("cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8")
+        forward, data, weights = (double.calls(name) for name in names)
+        return forward, data, weights
+
+    steps = case.D * int(call.options["lengths"].max())
+    below = case.L - 1
+    assert passes(**cotangents) == (steps, below + steps, below + steps)
     del cotangents["dc"]
-    vjp(**cotangents)  # it is still there
+    assert passes(**cotangents) == (0, case.L, case.L)
+
+
+def test_the_last_layer_frees_what_it_kept_before_it_runs_again() -> None:
+    case = Case("lstm", cell_states=True)
+    _, vjp = case.call().rnn_vjp(backend="cudnn")
+    saved = vjp._result.saved
+    kept = weakref.ref(saved.levels[-1][0][1])
+    seen = []
+    again = saved.again
+    saved.again = lambda device: (seen.append(kept()), again(device))[1]
+    vjp(**case.cotangents())
+    assert seen == [None]
+
+
+def test_a_step_by_step_run_takes_the_algorithm_that_runs_everything(
+    double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNNOP_CUDNN_ALGO", "persist_static")
+    case = Case("lstm", sizes="t4n5i3h17", cell_states=True)
+    assert_right(case.call("float32"), case.cotangents("float32"), "cudnn", "float32")
+    assert double.last("algo") == STANDARD
 
 
 @pytest.mark.parametrize("steps", ["no_steps", "no_rows", "lengths_all_zero", "mask_none"])
@@ -319,7 +366,6 @@ def test_no_cotangent_of_the_cell_states_of_every_step(double: Double) -> None:
 def test_without_a_step_nothing_is_called(cell: str, steps: str, double: Double) -> None:
     case = Case(cell, steps, "2-both", cell_states=cell == "lstm")
     call, cotangents = case.call(), case.cotangents()
-    cotangents.pop("dc", None)
     for _ in range(2):
         assert_right(call, cotangents, "cudnn", "float64")
     assert double.calls("cudnnRNNForward") == double.calls("cudnnCreateRNNDescriptor") == 0
@@ -402,6 +448,91 @@ def test_bfloat16_needs_a_version_that_has_it(
         Case("gru").call("bfloat16").rnn(backend="cudnn")
     assert f"bfloat16 came with cuDNN 9.13, and this is {version}." in str(caught.value)
     assert double.calls("cudnnRNNForward") == 0
+
+
+# What a device has not
+
+
+@pytest.mark.parametrize(
+    ("dtype", "needed", "older"),
+    [("bfloat16", (8, 0), (7, 5)), ("float16", (5, 3), (5, 2))],
+)
+def test_the_halves_need_a_device_that_has_them(
+    dtype: str, needed: tuple[int, int], older: tuple[int, int], double: Double
+) -> None:
+    call = Case("gru").call(dtype)
+    double.memory.capable = needed
+    call.rnn(backend="cudnn")
+    double.reset()
+    double.memory.capable = older
+    told = rnnop.explain(call.x, call.weights, **call.options).refusals["cudnn"]
+    assert told == (
+        f"{dtype} needs a GPU of compute capability {needed[0]}.{needed[1]}, "
+        f"and device 0 has {older[0]}.{older[1]}"
+    )
+    with pytest.raises(rnnop.UnsupportedError) as caught:
+        dataclasses.replace(call, x=call.x[:2]).rnn(backend="cudnn")
+    assert told in str(caught.value)
+    assert double.calls("cudnnRNNForward") == 0
+    Case("gru").call("float32").rnn(backend="cudnn")
+
+
+@pytest.mark.parametrize("name", ["persist_static", "persist_dynamic", "persist_static_small_h"])
+def test_the_persistent_algorithms_need_a_device_that_has_them(
+    name: str, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNNOP_CUDNN_ALGO", name)
+    double.memory.capable = (6, 0)
+    assert rnnop.cudnn.supports(frame()) is None
+    double.memory.capable = (5, 3)
+    assert rnnop.cudnn.supports(frame()) == (
+        f"algorithm {name} needs a GPU of compute capability 6.0, and device 0 has 5.3"
+    )
+
+
+def test_where_there_is_no_device_nobody_asks_it(
+    tmp_path: Path, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNNOP_CUDNN_PATH", str(cudnn_on_host.compile_again(tmp_path)))
+    monkeypatch.setenv("CUDNN_DOUBLE_NO_DEVICE", "1")
+    monkeypatch.delattr(type(double.memory), "capability")
+    assert rnnop.cudnn.supports(frame(dtype="bfloat16")) is None
+    assert "there is no NVIDIA driver" in str(rnnop.cudnn.unavailable())
+
+
+@pytest.mark.parametrize(
+    ("capable", "dtype", "wanted"),
+    [
+        ((6, 1), "float16", FMA),  # no tensor cores
+        ((7, 0), "float16", TENSOR_OP),
+        ((6, 1), "float32", FMA),
+        ((7, 5), "float32", ALLOW_CONVERSION),
+    ],
+)
+def test_tensor_cores_need_a_device_that_has_them(
+    capable: tuple[int, int],
+    dtype: str,
+    wanted: int,
+    double: Double,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RNNOP_TENSOR_OP_ALLOW_CONVERSION", "1")
+    double.memory.capable = capable
+    call = Case("gru").call(dtype)
+    call.rnn(backend="cudnn")
+    assert double.last("math") == wanted
+    told = rnnop.explain(call.x, call.weights, backend="cudnn", **call.options)
+    assert str(told.manner).endswith(f", {NAMES[wanted]}")
+
+
+@pytest.mark.parametrize(("capable", "wanted"), [((7, 5), FMA), ((8, 0), DEFAULT)])
+def test_tf32_needs_a_device_that_has_it(
+    capable: tuple[int, int], wanted: int, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNNOP_ALLOW_TF32", "1")
+    double.memory.capable = capable
+    Case("gru").call("float32").rnn(backend="cudnn")
+    assert double.last("math") == wanted
 
 
 # Weights laid out beforehand

@@ -15,7 +15,7 @@ import pytest
 from agreement import NUMPY, Family, assert_right, assert_same, results
 from cases import TINY, Array, Call, Case
 from gpu_arrays import cupy_family, no_gpu_for, torch_family
-from test_cudnn import FEW, RAGGED, RUN, reasons
+from test_cudnn import FEW, HALVES, RAGGED, RUN, reasons
 from test_cudnn_dropout import DRAWN
 
 import rnnop
@@ -24,8 +24,6 @@ from rnnop.cudnn import run
 from rnnop.errors import LibraryError
 
 pytestmark = pytest.mark.gpu
-
-WITHOUT_CLIP = [case for case in FEW if "cell_clip" not in case.features]
 
 
 def make_family(name: str) -> Family:
@@ -58,7 +56,6 @@ def every(cases: list[Case]) -> Any:
 
 def check(case: Case, dtype: str, family: Family) -> None:
     cotangents = case.cotangents(dtype, masked=np.nan)
-    cotangents.pop("dc", None)
     call = case.call(dtype, masked=np.nan)
     assert_right(call, cotangents, "cudnn", dtype, family)
 
@@ -86,17 +83,17 @@ def test_float64_on_torch(case: Case, torch: Family) -> None:
     check(case, "float64", torch)
 
 
-@every(WITHOUT_CLIP)
+@every(HALVES)
 def test_float16(case: Case, torch: Family) -> None:
     check(case, "float16", torch)
 
 
-@every(WITHOUT_CLIP[::2])
+@every(HALVES[::2])
 def test_bfloat16(case: Case, torch: Family) -> None:
     check(case, "bfloat16", torch)
 
 
-@every([case for case in WITHOUT_CLIP if case in TINY])
+@every([case for case in HALVES if case in TINY])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_on_cupy(case: Case, dtype: str, cupy: Family) -> None:
     check(case, dtype, cupy)

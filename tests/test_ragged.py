@@ -59,14 +59,14 @@ def test_picture_flip() -> None:
 
 
 def test_picture_held_outputs() -> None:
-    assert letters(PLAN.held(False).reshape(5, 4).T) == "abbcc" + "....." + ".deef" + "ghhij"
-    assert letters(PLAN.held(True).reshape(5, 4).T) == "abcc." + "....." + "ddeff" + "ghiij"
+    assert letters(PLAN.held[False].reshape(5, 4).T) == "abbcc" + "....." + ".deef" + "ghhij"
+    assert letters(PLAN.held[True].reshape(5, 4).T) == "abcc." + "....." + "ddeff" + "ghiij"
 
 
 def test_picture_held_cotangents() -> None:
     """Each real step collects what the steps that show it were given."""
     powers = 2.0 ** np.arange(20)  # so that a sum tells its terms
-    shown = {False: PLAN.held(False), True: PLAN.held(True)}
+    shown = {False: PLAN.held[False], True: PLAN.held[True]}
     for backward, index in shown.items():
         got = PLAN.gather_held(xp, powers[:, None], backward)[:, 0]
         wanted = [powers[index == k].sum() for k in range(10)]
@@ -87,7 +87,7 @@ def test_picture_batch_first() -> None:
     rows_first = LETTERS.T.ravel()
     assert "".join(rows_first[plan.gather]) == PACKED
     assert letters(plan.scatter) == "".join(rows_first)
-    assert letters(plan.held(False)) == "abbcc" + "....." + ".deef" + "ghhij"
+    assert letters(plan.held[False]) == "abbcc" + "....." + ".deef" + "ghhij"
     powers = 2.0 ** np.arange(20)[:, None]
     time_major = PLAN.gather_held(xp, powers.reshape(4, 5).T.reshape(20, 1), True)
     assert plan.gather_held(xp, powers, True).tolist() == time_major.tolist()
@@ -180,7 +180,7 @@ def test_packed_data_comes_in_as_it_lies() -> None:
     storage = packed_storage(np.array([3, 2, 1, 1]), np.array([1, 0, 2]))
     plan = make_plan(4, 3, storage >= 0, storage=storage)
     assert (plan.gather, plan.scatter, plan.storage_rows) == (None, None, 7)
-    assert plan.held(False).tolist() == list(range(7))
+    assert plan.held[False].tolist() == list(range(7))
 
 
 def test_packed_data_with_resets_is_gathered() -> None:

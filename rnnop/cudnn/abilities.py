@@ -17,10 +17,11 @@ from ..weights import RNNWeights
 from . import algo, parts, weightspace
 from .descriptors import Handle
 from .library import Library, library, missing
-from .memory import FAMILIES
+from .memory import FAMILIES, Memory
 from .status import CudnnError
 
 BFLOAT16 = 91300  # the first version that has it
+CAPABILITIES = {"float16": (5, 3), "bfloat16": (8, 0)}  # the least that has arithmetic of them
 
 
 def supports(frame: Frame) -> str | None:
@@ -34,6 +35,7 @@ def supports(frame: Frame) -> str | None:
         or _too_large(frame)
         or algo.refusal(algo.wanted(), frame)
         or _no_dtype(frame)
+        or _no_capability(frame, memory)
     )
 
 
@@ -50,7 +52,7 @@ def manner(frame: Frame) -> str:
             f"cuDNN {library().version_text}",
             f"algorithm {algo.wanted()}",
             *(() if algo.equal_lengths(frame) else (layout,)),
-            algo.math_type(frame.dtype).name.removeprefix("CUDNN_"),
+            algo.math_type(frame.dtype, _capability(frame)).name.removeprefix("CUDNN_"),
         )
     )
 
@@ -117,6 +119,29 @@ def _no_dtype(frame: Frame) -> str | None:
     if library().version < BFLOAT16:
         return f"bfloat16 came with cuDNN 9.13, and this is {library().version_text}"
     return None
+
+
+def _no_capability(frame: Frame, memory: Memory) -> str | None:
+    algorithm = algo.wanted()
+    for what, needed in (
+        (frame.dtype, CAPABILITIES.get(frame.dtype)),
+        (f"algorithm {algorithm}", algo.CAPABILITIES.get(algorithm)),
+    ):
+        if needed is None or unavailable() is not None:
+            continue
+        index = memory.number(frame.device)
+        found = memory.capability(index)
+        if found < needed:
+            return (
+                f"{what} needs a GPU of compute capability {needed[0]}.{needed[1]}, "
+                f"and device {index} has {found[0]}.{found[1]}"
+            )
+    return None
+
+
+def _capability(frame: Frame) -> tuple[int, int]:
+    memory = FAMILIES[frame.family]
+    return memory.capability(memory.number(frame.device))
 
 
 @functools.cache

@@ -17,6 +17,9 @@ ALGORITHMS = {
     "persist_dynamic": RNNAlgo.CUDNN_RNN_ALGO_PERSIST_DYNAMIC,
     "persist_static_small_h": RNNAlgo.CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H,
 }
+# The least compute capability that they, and the kinds of arithmetic but FMA, need.
+CAPABILITIES = {name: (6, 0) for name in ALGORITHMS if name != "standard"}
+_TENSOR_CORES, _TF32, _EVERYTHING = (7, 0), (8, 0), (99, 0)
 _SMALL_H = {"rnn_relu": 384, "rnn_tanh": 384, "gru": 192, "lstm": 192}
 
 
@@ -62,17 +65,18 @@ def padded(frame: Frame) -> bool:
     return flags.read("RNNOP_CUDNN_LAYOUT") == "padded" and not equal_lengths(frame)
 
 
-def math_type(dtype: str) -> MathType:
-    """Return the arithmetic that the flags allow for a dtype.
+def math_type(dtype: str, capability: tuple[int, int] = _EVERYTHING) -> MathType:
+    """Return the arithmetic that the flags allow for a dtype, on a device that has it.
 
     FMA is strict: float32 products in float32. TENSOR_OP is tensor cores for data that is a half
     already; ALLOW_CONVERSION lets cuDNN round wider data down to use them; DEFAULT allows TF32.
     """
-    tensor_core = flags.enabled("RNNOP_ALLOW_TENSOR_CORE")
+    tensor_core = flags.enabled("RNNOP_ALLOW_TENSOR_CORE") and capability >= _TENSOR_CORES
     if dtype in ("float16", "bfloat16"):
         return MathType.CUDNN_TENSOR_OP_MATH if tensor_core else MathType.CUDNN_FMA_MATH
     if tensor_core and flags.enabled("RNNOP_TENSOR_OP_ALLOW_CONVERSION"):
         return MathType.CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION
-    if dtype == "float32" and flags.enabled("RNNOP_ALLOW_TF32"):
+    tf32 = flags.enabled("RNNOP_ALLOW_TF32") and capability >= _TF32
+    if dtype == "float32" and tf32:
         return MathType.CUDNN_DEFAULT_MATH
     return MathType.CUDNN_FMA_MATH

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from .. import flags
 from ..arrays import Array
 from .descriptors import Handle, handle
 from .library import library
 from .memory import Memory, fresh
+
+_CAPABILITIES: dict[Any, tuple[int, int]] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,14 @@ class Device:
     index: int
     handle: Handle
     stream: int
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Its compute capability, (major, minor)."""
+        key = self.memory, self.index
+        if key not in _CAPABILITIES:
+            _CAPABILITIES[key] = self.memory.capability(self.index)
+        return _CAPABILITIES[key]
 
     def address(self, array: Array | None) -> int | None:
         """Return where an array begins; None of None."""

@@ -36,6 +36,9 @@ class Memory(Protocol):
     def index(self, array: Array) -> int:
         """Return the number of the CUDA device that an array lies on."""
 
+    def number(self, device: Any) -> int:
+        """Return the number of the CUDA device that work on arrays of `device` goes to."""
+
     def on(self, index: int) -> AbstractContextManager[Any]:
         """Make a device the current one."""
 
@@ -89,6 +92,10 @@ class CupyMemory:
         """Return the number of the device."""
         return int(array.device.id)
 
+    def number(self, device: Any) -> int:
+        """Return the number of CuPy's device."""
+        return int(device.id)
+
     def on(self, index: int) -> AbstractContextManager[Any]:
         """Make a device the current one."""
         device: AbstractContextManager[Any] = self._cupy.cuda.Device(index)
@@ -137,6 +144,10 @@ class CarriedMemory(CupyMemory):
         """Copy to the device."""
         return self._cupy.asarray(array)
 
+    def number(self, device: Any) -> int:
+        """Return the number of the current device: arrays of the host are carried there."""
+        return int(self._cupy.cuda.Device().id)
+
     def take_back(self, array: Array) -> Array:
         """Copy to the host."""
         return self._cupy.asnumpy(array)
@@ -170,7 +181,11 @@ class TorchMemory:
 
     def index(self, array: Array) -> int:
         """Return the number of the device."""
-        return int(array.device.index)
+        return self.number(array.device)
+
+    def number(self, device: Any) -> int:
+        """Return the number of torch's device."""
+        return int(device.index)
 
     def on(self, index: int) -> AbstractContextManager[Any]:
         """Make a device the current one."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,9 +23,20 @@ from .status import CudnnError
 
 @dataclass(eq=False)
 class Saved:
-    """What the backward needs: the parts level by level, each with what came of it."""
+    """What the backward needs.
+
+    Attributes
+    ----------
+    levels : list of list of (Part, Done)
+        The parts level by level, each with what came of it.
+    again : function or None
+        Runs the last level once more, step by step; only where cell states were asked for.
+    used : bool
+        Whether it has run.
+    """
 
     levels: list[list[tuple[Part, Done]]]
+    again: Callable[[Device], list[tuple[Part, Done]]] | None = None
     used: bool = False
 
 
@@ -48,13 +60,16 @@ def forward(problem: Problem, keep: bool) -> Result:
         every = [each for level in levels for _, each in level]
         h_n = _joined(memory, [each.h_n for each in every], 0)
         c_n = _joined(memory, [each.c_n for each in every], 0) if spec.has_cell_state else None
-        c = _cell_states(brought, layer_input, x) if frame.return_cell_states else None
+        c, again = None, None
+        if frame.return_cell_states:
+            c = _cell_states(brought, layer_input, x)
+            again = functools.partial(_last_layer_by_step, brought, layer_input)
         return Result(
             y=memory.take_back(x),
             h_n=memory.take_back(h_n),
             c_n=None if c_n is None else memory.take_back(c_n),
             c=None if c is None else memory.take_back(c),
-            saved=Saved(levels) if keep else None,
+            saved=Saved(levels, again) if keep else None,
         )
 
 
@@ -64,14 +79,15 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     Raises
     ------
     UnsupportedError
-        It has run before; or there is a cotangent of the cell states of every step.
+        The forward has kept nothing, or this has run before.
     """
     frame = problem.frame
     memory, spec = FAMILIES[frame.family], frame.spec
-    if cotangents.dc is not None:
+    if saved is None:
         raise UnsupportedError(
-            "`dc` is given; cuDNN takes no cotangent of the cell states of every step",
-            "The backends 'cpu' and 'reference' do",
+            "this forward ran for inference and has kept nothing; "
+            "cuDNN's backward needs what a forward in training mode keeps",
+            "Call rnn_vjp in place of rnn",
         )
     if frame.plan.total == 0:
         return no_gradients(problem)
@@ -87,18 +103,27 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
     with current(memory, d) as device, _telling(device, frame):
         masks, dh_n = _masks(problem, memory), memory.bring(cotangents.dh_n)
         dc_n = None if cotangents.dc_n is None else memory.bring(cotangents.dc_n)
+        dc_steps = None
+        if cotangents.dc is not None:
+            dc_steps = memory.bring(cotangents.dc)
+            saved.levels.pop()  # and what it kept on the device
+            saved.levels.append(saved.again(device))
         dh0, dc0 = [], []
         fields: dict[str, list[Array]] = {}
         for depth, level in reversed(list(enumerate(saved.levels))):
             if depth < len(masks):
                 d = drop(memory.xp, d, masks[depth], spec.dropout)
-            width = d.shape[1] // len(level)
             dinputs = []
             for place, (part, done) in reversed(list(enumerate(level))):
-                dy = _turned(problem, part, d[:, place * width : (place + 1) * width])
-                states = part.pseudo_layers
+                own, states = functools.partial(_own, problem, part, place), part.pseudo_layers
                 dx, dspace, dh, dc = run.backward(
-                    device, part, done, dy, dh_n[states], None if dc_n is None else dc_n[states]
+                    device,
+                    part,
+                    done,
+                    own(d, len(level)),
+                    dh_n[states],
+                    None if dc_n is None else dc_n[states],
+                    None if dc_steps is None else own(dc_steps, len(level)),
                 )
                 dinputs.append(_turned(problem, part, dx))
                 dh0.append(dh)
@@ -107,6 +132,7 @@ def backward(problem: Problem, saved: Any, cotangents: Cotangents) -> Gradients:
                 for name, entries in found.fields():
                     fields[name] = [*entries, *fields.get(name, [])]
             d = dinputs[0] if len(dinputs) == 1 else dinputs[0] + dinputs[1]
+            dc_steps = None  # it is of the last layer
         return Gradients(
             dx=back(d),
             weights=RNNWeights.of_fields(fields, spec.bidirectional).map(back),
@@ -123,7 +149,7 @@ def _telling(device: Device, frame: Frame) -> Iterator[None]:
     except CudnnError as error:
         spec, plan = frame.spec, frame.plan
         state = (spec.num_pseudo_layers, plan.num_segments, spec.output_size)
-        major, minor = device.memory.capability(device.index)
+        major, minor = device.capability
         error.detail += (
             f"; x ({plan.total}, {spec.input_size}) in {frame.dtype}, h0 {state}, segments of up "
             f"to {plan.lengths[0]} steps, on device {device.index} of compute capability "
@@ -132,7 +158,9 @@ def _telling(device: Device, frame: Frame) -> Iterator[None]:
         raise
 
 
-def _run(device: Device, part: Part, problem: Problem, x: Array, keep: bool) -> Done:
+def _run(
+    device: Device, part: Part, problem: Problem, x: Array, keep: bool, by_step: bool = False
+) -> Done:
     """Run a part on the input of its level."""
     states, memory = part.pseudo_layers, device.memory
     job = Job(
@@ -144,8 +172,20 @@ def _run(device: Device, part: Part, problem: Problem, x: Array, keep: bool) -> 
         weightspace.of_part(device, part, problem),
         problem.seed,
         keep,
+        by_step,
     )
     return run.forward(device, job)
+
+
+def _last_layer_by_step(problem: Problem, x: Array, device: Device) -> list[tuple[Part, Done]]:
+    """Run the last layer on its input, each step alone.
+
+    cuDNN takes a cotangent of the cell state where a call ends. So each step is a call.
+    """
+    return [
+        (part, _run(device, part, problem, x, keep=True, by_step=True))
+        for part in parts.last_layer(problem.frame.spec)
+    ]
 
 
 def _by_layer(problem: Problem) -> bool:
@@ -159,6 +199,12 @@ def _turned(problem: Problem, part: Part, rows: Array) -> Array:
     """Return packed rows in the order in which a part runs, or back: it is its own inverse."""
     xp = FAMILIES[problem.frame.family].xp
     return take_rows(xp, rows, problem.frame.plan.flip) if part.flip else rows
+
+
+def _own(problem: Problem, part: Part, place: int, rows: Array, count: int) -> Array:
+    """Return the columns of one of `count` parts side by side, in the order in which it runs."""
+    width = rows.shape[1] // count
+    return _turned(problem, part, rows[:, place * width : (place + 1) * width])
 
 
 def _joined(memory: Memory, arrays: list[Any], axis: int) -> Any:

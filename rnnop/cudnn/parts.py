@@ -64,6 +64,13 @@ def levels(frame: Frame, by_layer: bool) -> list[list[Part]]:
     return [[whole(spec)]]
 
 
+def last_layer(spec: RNNSpec) -> list[Part]:
+    """Return a part for each direction of the last layer."""
+    return [
+        _one_layer(spec, spec.num_layers - 1, direction) for direction in range(spec.num_directions)
+    ]
+
+
 def whole(spec: RNNSpec) -> Part:
     """Return the part that is the whole network."""
     return Part(replace(spec, reverse=False), 0, spec.reverse)

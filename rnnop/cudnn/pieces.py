@@ -46,13 +46,13 @@ class Piece:
         return slice(self.first, self.first + self.count)
 
 
-def cut(plan: RaggedPlan, most_segments: int) -> list[Piece]:
+def cut(plan: RaggedPlan, most_segments: int, most_steps: int) -> list[Piece]:
     """Return the pieces of a plan: chunks of steps in their order, for one group after another."""
     pieces = []
     for first in range(0, plan.num_segments, most_segments):
         group = plan.lengths[first : first + most_segments]
-        for begin in range(0, int(group[0]), MOST_STEPS):
-            end = min(begin + MOST_STEPS, int(group[0]))
+        for begin in range(0, int(group[0]), most_steps):
+            end = min(begin + most_steps, int(group[0]))
             left = np.minimum(group, end) - begin
             lengths = left[left > 0].astype(np.intc)
             pieces.append(Piece(first, lengths, _rows(plan, first, len(group), begin, end)))

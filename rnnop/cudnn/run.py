@@ -41,6 +41,9 @@ class Job:
         Of its dropout.
     keep : bool
         Whether there will be a backward.
+    by_step : bool
+        Whether each step runs alone, so that its backward can be given a cotangent of the cell
+        state after every step.
     """
 
     frame: Frame
@@ -51,6 +54,7 @@ class Job:
     space: Array
     seed: int | None
     keep: bool
+    by_step: bool = False
 
     @property
     def plan(self) -> RaggedPlan:
@@ -97,9 +101,19 @@ def forward(device: Device, job: Job) -> Done:
 
 
 def backward(
-    device: Device, part: Part, done: Done, dy: Array, dh_n: Array, dc_n: Array | None
+    device: Device,
+    part: Part,
+    done: Done,
+    dy: Array,
+    dh_n: Array,
+    dc_n: Array | None,
+    dc_steps: Array | None = None,
 ) -> tuple[Array, Array, Array, Array | None]:
-    """Return the gradients of a job's x, weight space, h0 and c0."""
+    """Return the gradients of a job's x, weight space, h0 and c0.
+
+    `dc_steps` (total, H) is the cotangent of the cell state after every step, of a job that ran
+    step by step.
+    """
     memory = device.memory
     clip = Clip(memory.xp, part.spec.cell_clip, part.spec.cell_clip_nan)
     dspace = memory.xp.zeros_like(done.runs[0][1].space)
@@ -107,6 +121,8 @@ def backward(
     dx = []
     for piece, run in reversed(done.runs):
         dc = cells.of(piece)
+        if dc_steps is not None:
+            dc = dc + _rows(device, dc_steps, piece)
         if dc is not None and run.c_n is not None:
             dc = memory.contiguous(clip.backward(run.c_n, dc))
         dx_rows, dh0, dc0 = call.backward(
@@ -129,11 +145,12 @@ def _forward(device: Device, job: Job, algorithm: str, most_segments: int) -> Do
     training = job.keep or drop is not None
     hidden, cells = _States(device, job.h0), _States(device, job.c0)
     runs = []
-    for piece in pieces.cut(job.plan, most_segments):
+    most_steps = 1 if job.by_step else pieces.MOST_STEPS
+    for piece in pieces.cut(job.plan, most_segments, most_steps):
         key = Key(
             spec,
             job.frame.dtype,
-            algo.math_type(job.frame.dtype),
+            algo.math_type(job.frame.dtype, device.capability),
             algo.ALGORITHMS[algorithm],
             algo.padded(job.frame),
             piece.lengths.tobytes(),
@@ -156,10 +173,12 @@ def _may_be_too_many(error: CudnnError) -> bool:
 
 def _algorithm(device: Device, job: Job) -> str:
     """Return the algorithm that is wanted, or with RNNOP_CUDNN_ALGO=benchmark the fastest."""
+    if job.by_step:
+        return "standard"
     names = algo.candidates(job.frame)
     if len(names) == 1:
         return names[0]
-    math_type = algo.math_type(job.frame.dtype)
+    math_type = algo.math_type(job.frame.dtype, device.capability)
     lengths = job.plan.lengths.tobytes()
     key = (device.index, job.part, job.frame.dtype, math_type, job.keep, lengths)
     if key not in _fastest:

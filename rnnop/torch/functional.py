@@ -208,11 +208,14 @@ def _inputs(
         if kept is not None:
             others["dropout_masks"] = kept if isinstance(kept, Tensor) else torch.stack(list(kept))
         elif options.get("dropout") and options.get("training"):
-            others["seed"] = _seed(options)
+            if options.get("seed") is None and _on_a_device(x):
+                others["dropout_masks"] = _drawn_masks(data_of(x), weights, options["dropout"])
+            else:
+                others["seed"] = _seed(options)
         if isinstance(options.get("activations"), list | tuple):
             options["activations"] = [_plain(each) for each in options["activations"]]
         text = encode(**options)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, IndexError, RuntimeError):
         return None
     return Inputs(data_of(x), tensors, fields, bidirectional, text, **others)
 
@@ -237,6 +240,26 @@ def _seed(options: dict[str, Any]) -> Tensor | None:
     if type(seed) is int and 0 <= seed <= _LARGEST_SEED:
         return torch.tensor(options.pop("seed"), device="cpu")
     return None
+
+
+def _on_a_device(x: Any) -> bool:
+    data = data_of(x)
+    return isinstance(data, Tensor) and not data.is_cpu
+
+
+def _drawn_masks(x: Tensor, weights: Listed, dropout: float) -> Tensor | None:
+    """Return the masks of dropout, drawn by torch where `x` lies; None for a single layer.
+
+    cuDNN has a generator of its own, which knows nothing of torch's: to draw again what torch
+    runs again, or replays, it would have to be seeded in each call, which is slow.
+    """
+    fields, directions = weights.fields.split(), 2 if weights.bidirectional else 1
+    boundaries = len(weights.tensors) // (len(fields) * directions) - 1
+    if not boundaries:
+        return None
+    output_size = weights.tensors[fields.index("w_hh")].shape[1]
+    shape = (boundaries, *x.shape[:-1], directions * output_size)
+    return torch.empty(shape, dtype=torch.bool, device=x.device).bernoulli_(1.0 - dropout)
 
 
 def _plain(activation: Any) -> Any:
