@@ -69,7 +69,10 @@ def namespace(name: str) -> ModuleType:
     return importlib.import_module(f"array_api_compat.{name}")
 
 
-@lru_cache(maxsize=64)
+# Of the dtypes that data may have; a plain dict, as above.
+_DTYPE_NAMES: dict[Any, str] = {}
+
+
 def _dtype_name(dtype: Any) -> str:
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         return str(dtype)  # '>f4': another byte order is another dtype
@@ -78,7 +81,13 @@ def _dtype_name(dtype: Any) -> str:
 
 def dtype_name(array: Array) -> str:
     """Return the plain name of an array's dtype: 'float32', 'bfloat16', 'bool', ..."""
-    return _dtype_name(array.dtype)
+    dtype = array.dtype
+    if dtype in _DTYPE_NAMES:
+        return _DTYPE_NAMES[dtype]
+    name = _dtype_name(dtype)
+    if name in FLOATS:
+        _DTYPE_NAMES[dtype] = name
+    return name
 
 
 def device(array: Array) -> Any:
