@@ -180,9 +180,9 @@ def _prepare(
 
 def _warn_user(text: str) -> None:
     """Warn, at the line of the user's that called: outside of rnnop and of what carries a call."""
-    carriers = ("rnnop", *frameworks.ADAPTERS)
+    carriers = ("", "rnnop", *frameworks.ADAPTERS)  # what a compiler made has no name
     frame, level = inspect.currentframe(), 1
-    while frame and str(frame.f_globals.get("__name__")).partition(".")[0] in carriers:
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] in carriers:
         frame, level = frame.f_back, level + 1
     warnings.warn(text, UserWarning, stacklevel=level)
 
