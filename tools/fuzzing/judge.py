@@ -37,27 +37,10 @@ def judge(call: Call, tally: Counter[str]) -> None:
     Fault
         Something came of it that must not.
     """
-    before = bytes_of(call)
-    got, wanted = (outcome(call, backend) for backend in ("cpu", "reference"))
-    if bytes_of(call) != before:
-        raise Fault("an argument was changed")
-    if isinstance(wanted, Exception):
-        tally[f"refused: {type(wanted).__name__}"] += 1
-        same = (type(got), str(got)) == (type(wanted), str(wanted))
-        if not same and not isinstance(got, rnnop.UnsupportedError):
-            raise Fault(f"cpu: {got!r}; reference: {wanted!r}")
+    results = of_both(call, outcome, arrays_of(call), tally)
+    if results is None:
         return
-    if call.refuse:
-        raise Fault(f"accepted, though wrong: {call.wrong}")
-    if isinstance(got, rnnop.UnsupportedError):
-        tally["only the reference has it"] += 1
-        return
-    if isinstance(got, Exception):
-        raise Fault(f"cpu refused what the reference ran: {got}") from got
-    same_shapes(got, wanted)
-    for result in (*got.values(), *wanted.values()):
-        if any(np.may_share_memory(result, array) for array in arrays_of(call)):
-            raise Fault("a result shares memory with an argument")
+    got, wanted = results
     options = call.options
     drawn = options.get("dropout") and options.get("training")
     if drawn and options.get("seed") is None and options.get("dropout_masks") is None:
@@ -76,6 +59,43 @@ def judge(call: Call, tally: Counter[str]) -> None:
     _compare_ways(call, got, tally)
     if call.exact and not drawn:
         _compare_row(call, got, tally)
+
+
+def of_both(
+    call: Any,
+    run: Callable[[Any, str], Results | Exception],
+    given: list[Array],
+    tally: Counter[str],
+) -> tuple[Results, Results] | None:
+    """Return what a call gives on `cpu` and on the reference, or None where it is refused.
+
+    Raises
+    ------
+    Fault
+        They do not agree in that, or harm an argument.
+    """
+    before = [each.tobytes() for each in given]
+    got, wanted = (run(call, backend) for backend in ("cpu", "reference"))
+    if [each.tobytes() for each in given] != before:
+        raise Fault("an argument was changed")
+    if isinstance(wanted, Exception):
+        tally[f"refused: {type(wanted).__name__}"] += 1
+        same = (type(got), str(got)) == (type(wanted), str(wanted))
+        if not same and not isinstance(got, rnnop.UnsupportedError):
+            raise Fault(f"cpu: {got!r}; reference: {wanted!r}")
+        return None
+    if call.refuse:
+        raise Fault(f"accepted, though wrong: {call.wrong}")
+    if isinstance(got, rnnop.UnsupportedError):
+        tally["only the reference has it"] += 1
+        return None
+    if isinstance(got, Exception):
+        raise Fault(f"cpu refused what the reference ran: {got}") from got
+    same_shapes(got, wanted)
+    for result in (*got.values(), *wanted.values()):
+        if any(np.may_share_memory(result, array) for array in given):
+            raise Fault("a result shares memory with an argument")
+    return got, wanted
 
 
 def outcome(call: Call, backend: str) -> Results | Exception:
@@ -109,11 +129,6 @@ def arrays_of(call: Call) -> list[Array]:
     if isinstance(call.weights, rnnop.RNNWeights):
         arrays += [array for _, array in call.weights.named()]
     return [each for each in arrays if isinstance(each, np.ndarray)]
-
-
-def bytes_of(call: Call) -> list[bytes]:
-    """Return the numbers of every argument that is an array."""
-    return [each.tobytes() for each in arrays_of(call)]
 
 
 def same_shapes(got: Results, wanted: Results) -> None:

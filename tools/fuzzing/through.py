@@ -126,7 +126,7 @@ def _same_refusal(got: Results | Exception, wanted: Exception, wrong: str) -> No
     """
     if not isinstance(got, Exception):
         raise Fault(f"accepted, though NumPy is refused: {wanted}")
-    names = [re.search("`([^`]*)`", str(error)) for error in (got, wanted)]
+    names = [re.search(r"`([^`\[]*)", str(error)) for error in (got, wanted)]
     mine, theirs = (name and name[1] for name in names)
     either = wrong == "array" or (wrong and isinstance(wanted, rnnop.UnsupportedError))
     if type(got) is not type(wanted) and mine != theirs and not either:
