@@ -330,7 +330,7 @@ def rnn(call: _Call) -> RNNOutput:
         order.
     return_cell_states : bool
         Whether to return `c`.
-    backend : {'auto', 'cpu', 'reference'}
+    backend : {'auto', 'cpu', 'cudnn', 'reference'}
         A backend that is named runs, or raises with the reason.
 
     Returns

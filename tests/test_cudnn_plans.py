@@ -79,6 +79,46 @@ def test_as_many_plans_are_kept_as_the_flag_says(
     assert double.live("rnn") == before["rnn"] + 1
 
 
+def resident() -> int:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_ten_thousand_calls(double: Double) -> None:
+    """Other T and N each time: dense, prepacked, with lengths, with holes and episodes, dropout."""
+    weights = rnnop.init_weights("lstm", input_size=2, hidden_size=3, num_layers=2, seed=0)
+    packed = rnnop.prepack(weights, mode="lstm", backend="cudnn")
+    random = np.random.default_rng(0)
+
+    def one() -> None:
+        T, N = random.integers(0, 20, 2)
+        x = random.standard_normal((T, N, 2)).astype(np.float32)
+        options: dict[str, Any] = {"mode": "lstm", "backend": "cudnn"}
+        match random.integers(4):
+            case 0:
+                rnnop.rnn(x, packed, **options)
+                return
+            case 1:
+                options["lengths"] = random.integers(0, T, N, endpoint=True)
+            case 2:
+                options["mask"], options["resets"] = random.random((2, T, N)) < 0.7
+            case _:
+                options |= {"dropout": 0.5, "training": True, "seed": int(random.integers(3))}
+        out, vjp = rnnop.rnn_vjp(x, weights, **options)
+        vjp(out.y)
+
+    for _ in range(2000):
+        one()
+    before, objects = resident(), alive(double)
+    for _ in range(8000):
+        one()
+    assert resident() - before < 2 << 20
+    now = alive(double)
+    assert all(now[kind] <= objects[kind] + 2 for kind in KINDS), (objects, now)
+
+
 def test_a_plan_is_found_again_by_its_values(
     double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,7 +236,7 @@ def _on_host(name: str, value: Any) -> Tensor:
         return value
     if torch.compiler.is_compiling():
         return torch.as_tensor(value)
-    return torch.tensor(np.ascontiguousarray(to_host(value, name)))
+    return torch.tensor(np.array(to_host(value, name), order="C"))
 
 
 def _seed(options: dict[str, Any]) -> Tensor | None:

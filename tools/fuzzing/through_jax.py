@@ -17,7 +17,7 @@ from .calls import Array, Call
 from .judge import Results
 
 JITTED = 0.05  # of the calls with gradients: each is compiled
-KEPT = 2000  # calls, until JAX may forget what it compiled
+KEPT = 400  # calls, until JAX may forget what it compiled
 
 
 class _Jax:
