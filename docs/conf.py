@@ -26,6 +26,8 @@ html_theme = "furo"
 html_title = f"rnnop {version}"
 html_copy_source = False
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 
 myst_enable_extensions = ["substitution"]
 myst_heading_anchors = 3

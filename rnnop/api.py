@@ -173,12 +173,17 @@ def _prepare(
             cache=weights.cache if isinstance(weights, PrepackedWeights) else None,
         )
     if dropout and spec.num_layers == 1:
-        warnings.warn(
-            f"dropout={dropout} has no effect on a single layer: it acts between layers",
-            UserWarning,
-            stacklevel=4,
-        )
+        _warn_user(f"dropout={dropout} has no effect on a single layer: it acts between layers")
     return _Call(setup, problem, h_rows, c_rows, c0_given)
+
+
+def _warn_user(text: str) -> None:
+    """Warn, at the line of the user's that called: outside of rnnop and of what carries a call."""
+    carriers = ("", "rnnop", *frameworks.ADAPTERS)  # what a compiler made has no name
+    frame, level = inspect.currentframe(), 1
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] in carriers:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, UserWarning, stacklevel=level)
 
 
 def shapes(*args: Any, **kwargs: Any) -> RNNOutput:
@@ -323,7 +328,7 @@ def rnn(call: _Call) -> RNNOutput:
         order.
     return_cell_states : bool
         Whether to return `c`.
-    backend : {'auto', 'cpu', 'reference'}
+    backend : {'auto', 'cpu', 'cudnn', 'reference'}
         A backend that is named runs, or raises with the reason.
 
     Returns

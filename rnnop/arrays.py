@@ -6,9 +6,9 @@ already imported: nobody can hold a torch tensor without torch in the process.
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Callable
-from functools import lru_cache
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -28,7 +28,7 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 _PACKAGES = {"torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax"}
 
 
-# A plain dict: of every lru_cache that it meets, torch.compile warns its user.
+# Here and below a plain dict: of every lru_cache that it meets, torch.compile warns its user.
 _FAMILIES: dict[type, str | None] = {}
 
 
@@ -60,17 +60,21 @@ def family(array: object) -> str | None:
     return None
 
 
-@lru_cache(maxsize=8)
+_NAMESPACES: dict[str, ModuleType] = {}
+
+
 def namespace(name: str) -> ModuleType:
     """Return the array API namespace of a family, as array-api-compat gives it."""
-    import importlib
+    if name not in _NAMESPACES:
+        module = "jax.numpy" if name == "jax" else f"array_api_compat.{name}"
+        _NAMESPACES[name] = importlib.import_module(module)
+    return _NAMESPACES[name]
 
-    if name == "jax":
-        return importlib.import_module("jax.numpy")
-    return importlib.import_module(f"array_api_compat.{name}")
+
+# Of the dtypes that data may have.
+_DTYPE_NAMES: dict[Any, str] = {}
 
 
-@lru_cache(maxsize=64)
 def _dtype_name(dtype: Any) -> str:
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         return str(dtype)  # '>f4': another byte order is another dtype
@@ -79,7 +83,13 @@ def _dtype_name(dtype: Any) -> str:
 
 def dtype_name(array: Array) -> str:
     """Return the plain name of an array's dtype: 'float32', 'bfloat16', 'bool', ..."""
-    return _dtype_name(array.dtype)
+    dtype = array.dtype
+    if dtype in _DTYPE_NAMES:
+        return _DTYPE_NAMES[dtype]
+    name = _dtype_name(dtype)
+    if name in FLOATS:
+        _DTYPE_NAMES[dtype] = name
+    return name
 
 
 def device(array: Array) -> Any:

@@ -6,7 +6,6 @@ masks, holes, zero lengths and resets cannot differ between them: see `rnnop.rag
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -181,10 +180,15 @@ class Backend(Protocol):
         """Run the gradient of the network."""
 
 
-@functools.cache
+# A plain dict: of a functools.cache, torch.compile warns its user.
+_LOADED: dict[str, Backend] = {}
+
+
 def load(name: str) -> Backend:
     """Import the backend called `name` at its first use."""
-    return cast(Backend, importlib.import_module(BACKENDS[name]))
+    if name not in _LOADED:
+        _LOADED[name] = cast(Backend, importlib.import_module(BACKENDS[name]))
+    return _LOADED[name]
 
 
 def wanted(backend: str) -> str:

@@ -193,8 +193,8 @@ def enabled(name: str) -> bool:
 
 @contextmanager
 def settings(values: Mapping[str, str]) -> Iterator[None]:
-    """Give variables other values for a while: for whoever compares settings in one process."""
-    before = {name: os.environ.get(FLAGS[name].name) for name in values}
+    """Give variables other values for a while: for whoever compares settings, or starts others."""
+    before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
         yield

@@ -237,18 +237,7 @@ def make_plan(
         The storage row of each step, see `RaggedPlan`.
     """
     if mask is None and resets is None and num_steps > 0:
-        every = np.arange(batch_size)
-        return RaggedPlan(
-            num_steps,
-            batch_size,
-            lengths=np.full(batch_size, num_steps),
-            rows=every,
-            batch_sizes=np.full(num_steps if batch_size else 0, batch_size),
-            steps=None,
-            storage=storage,
-            enter=(every, every),
-            leave=(every, every),
-        )
+        return _dense_plan(num_steps, batch_size, storage)
     real = np.ones((num_steps, batch_size), np.bool_) if mask is None else mask
     rows, times = np.nonzero(real.T)  # row after row, each in order of time
     row_starts = np.diff(rows, prepend=-1) > 0
@@ -263,9 +252,9 @@ def make_plan(
     segment_rows = rows[begins]
     first = row_starts[begins]
     last = np.roll(first, -1)  # the next segment begins another row
-    row_or_zero = (
-        np.where(first & ~cuts[begins], segment_rows, -1),
-        np.where(last, segment_rows, -1),
+    fresh = first & ~cuts[begins]
+    enters, firsts, lasts = (
+        np.where(which, segment_rows, -1)[order] for which in (fresh, first, last)
     )
 
     segment = np.cumsum(row_starts | cuts) - 1
@@ -278,8 +267,6 @@ def make_plan(
     steps[offsets[step] + invert(order, len(order))[segment]] = times * batch_size + rows
     all_real = np.array_equal(steps, np.arange(num_steps * batch_size))
 
-    leave_last = np.where(last, segment_rows, -1)[order]
-    leave_first = np.where(first, segment_rows, -1)[order]
     return RaggedPlan(
         num_steps,
         batch_size,
@@ -288,8 +275,24 @@ def make_plan(
         batch_sizes=batch_sizes,
         steps=None if all_real else steps,
         storage=storage,
-        enter=(row_or_zero[0][order], row_or_zero[1][order]),
-        leave=(invert(leave_last, batch_size), invert(leave_first, batch_size)),
+        enter=(enters, lasts),
+        leave=(invert(lasts, batch_size), invert(firsts, batch_size)),
+    )
+
+
+def _dense_plan(num_steps: int, batch_size: int, storage: HostInts | None) -> RaggedPlan:
+    """Return the plan of a batch whose steps are all real: every row is a segment."""
+    every = np.arange(batch_size)
+    return RaggedPlan(
+        num_steps,
+        batch_size,
+        lengths=np.full(batch_size, num_steps),
+        rows=every,
+        batch_sizes=np.full(num_steps if batch_size else 0, batch_size),
+        steps=None,
+        storage=storage,
+        enter=(every, every),
+        leave=(every, every),
     )
 
 

@@ -321,6 +321,9 @@ def whole(name: str, value: object) -> None:
 def size(name: str, value: object, most: int | None = None) -> None:
     """Refuse a size that is not an integer from 1 on, or up to `most`."""
     whole = is_whole(value)
+    if whole and abs(int(value)).bit_length() > 63:  # type: ignore[call-overload]
+        # Python itself refuses to print a number of some thousand digits.
+        raise SpecError(f"`{name}` has more than 63 bits; expected a size that an array can have")
     if not whole or value < 1 or (most is not None and value > most):  # type: ignore[operator]
         limit = "at least 1" if most is None else f"1..hidden_size = 1..{most}"
         raise SpecError(f"`{name}` is {value!r}; expected an integer, {limit}")

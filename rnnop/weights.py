@@ -8,6 +8,7 @@ each pseudo-layer, in the order layer * num_directions + direction:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -106,13 +107,7 @@ class RNNWeights:
     @property
     def num_parameters(self) -> int:
         """How many numbers all the arrays hold."""
-        total = 0
-        for _, array in self.named():
-            size = 1
-            for extent in array.shape:
-                size *= int(extent)
-            total += size
-        return total
+        return count(self.named())
 
     def named(self) -> Iterator[tuple[str, Array]]:
         """Yield each array with its name, as 'w_ih[0]'."""
@@ -187,6 +182,11 @@ class PrepackedWeights:
     mode: str
     backend: str
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+
+def count(named: Iterator[tuple[str, Array]]) -> int:
+    """Return how many numbers all the arrays hold, of any family."""
+    return sum(math.prod(map(int, array.shape)) for _, array in named)
 
 
 def expected_shapes(spec: RNNSpec) -> dict[str, list[tuple[int, ...]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,15 +23,16 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def fuzz() -> ModuleType:
-    file = Path(__file__).parents[1] / "tools" / "fuzz.py"
-    spec = importlib.util.spec_from_file_location("fuzz", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
+def fuzz() -> Iterator[ModuleType]:
+    tools = str(Path(__file__).parents[1] / "tools")
+    sys.path.insert(0, tools)
+    yield importlib.import_module("fuzz")
+    sys.path.remove(tools)
+
+
+@pytest.fixture
+def calls(fuzz: ModuleType) -> ModuleType:
+    return importlib.import_module("fuzzing.calls")
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +54,34 @@ def test_no_call_of_a_few_hundred_has_a_fault(fuzz: ModuleType) -> None:
         assert tally.kinds[kind] > 5, kind
 
 
-def test_a_call_follows_from_its_seed(fuzz: ModuleType) -> None:
+def test_a_call_follows_from_its_seed(calls: ModuleType) -> None:
+    judge = importlib.import_module("fuzzing.judge")
     for seed in range(20):
-        one, other = fuzz.draw(seed), fuzz.draw(seed)
-        assert fuzz._bytes(one) == fuzz._bytes(other)
+        one, other = calls.draw(seed), calls.draw(seed)
+        mine, theirs = ([a.tobytes() for a in judge.arrays_of(call)] for call in (one, other))
+        assert mine == theirs
         assert one.options.keys() == other.options.keys()
+
+
+@pytest.mark.parametrize(("over", "count"), [("torch", 200), ("jax", 40)])
+def test_frameworks_do_what_numpy_does(fuzz: ModuleType, over: str, count: int) -> None:
+    pytest.importorskip(over, reason=f"there is nothing to compare: pip install rnnop[{over}]")
+    tally = fuzz.fuzz(count, seed=0, over=over)
+    assert not tally.faults
+    for kind in ("compared", "compared with gradients", "refused: DTypeError"):
+        assert tally.kinds[kind] > 2, kind
+
+
+def test_no_call_of_the_world_model_has_a_fault(fuzz: ModuleType) -> None:
+    tally = fuzz.fuzz(300, seed=0, over="rssm")
+    assert not tally.faults
+    for kind in (
+        "compared",
+        "compared with gradients",
+        "a row compared with itself alone",
+        *(f"refused: {name}" for name in ("ShapeError", "DTypeError", "SpecError", "TypeError")),
+    ):
+        assert tally.kinds[kind] > 2, kind
 
 
 def test_units_in_the_last_place_are_no_fault(fuzz: ModuleType) -> None:
@@ -126,3 +150,36 @@ def test_it_finds_what_is_accepted_though_wrong(
 
     monkeypatch.setattr(rnnop, "rnn", lenient)
     assert any("accepted, though wrong: dtype" in fault for fault in fuzz.fuzz(300, seed=0).faults)
+
+
+def test_it_finds_what_a_framework_does_otherwise(
+    fuzz: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="there is nothing to compare: pip install rnnop[torch]")
+    through_torch = importlib.import_module("fuzzing.through_torch")
+    good = rnnop.rnn
+
+    def wrong(x: Any, weights: Any, h0: Any = None, c0: Any = None, **options: Any) -> Any:
+        out = good(x, weights, h0, c0, **options)
+        tensor = isinstance(out.y, through_torch.torch.Tensor)
+        return out._replace(h_n=out.h_n * 1.001) if tensor else out
+
+    monkeypatch.setattr(rnnop, "rnn", wrong)
+    faults = fuzz.fuzz(50, seed=0, over="torch").faults
+    assert any("h_n has other bits than with NumPy" in fault for fault in faults), faults
+
+
+def test_it_finds_a_world_model_that_is_wrong(
+    fuzz: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rnnop.cpu import rssm as native
+
+    good = native.forward
+
+    def wrong(problem: Any, keep: bool) -> Any:
+        steps, saved = good(problem, keep)
+        return steps | {"belief": steps["belief"] * np.asarray(1.01, problem.dtype)}, saved
+
+    monkeypatch.setattr(native, "forward", wrong)
+    faults = fuzz.fuzz(60, seed=0, over="rssm").faults
+    assert any("belief is off by" in fault for fault in faults), faults

@@ -842,12 +842,14 @@ def test_dropout_under_a_transformation_needs_a_seed() -> None:
 def test_dropout_on_a_single_layer_is_warned_of_once_and_not_in_the_program() -> None:
     x, w = jnp.asarray(random(T, N, I)), weights()
     compiled = jax.jit(lambda x: rnnop.rnn(x, w, dropout=0.5, training=True))
-    with pytest.warns(UserWarning, match="no effect on a single layer"):
+    with pytest.warns(UserWarning, match="no effect on a single layer") as caught:
         first = compiled(x)
+    assert [each.filename for each in caught] == [__file__]
     assert_equal(compiled(x), first)
     assert_equal(first, rnnop.rnn(*to_numpy((x, w))))
-    with pytest.warns(UserWarning, match="no effect on a single layer"):
+    with pytest.warns(UserWarning, match="no effect on a single layer") as caught:
         rnnop.rnn(x, w, dropout=0.5, training=True)
+    assert [each.filename for each in caught] == [__file__]
 
 
 def test_traced_indices_of_a_packed_sequence_are_refused() -> None:

@@ -20,7 +20,7 @@ import pytest
 from cases import arrays_of
 
 import rnnop
-from rnnop import layouts, shortcut
+from rnnop import layouts, rssm, shortcut
 from rnnop.cpu import engine
 
 needs_engine = pytest.mark.skipif(
@@ -135,20 +135,21 @@ def test_eight_threads_share_weights_of_every_kind() -> None:
             assert found == wanted
 
 
-def in_a_pool(seed: int) -> list[bytes]:
-    out, vjp = rnnop.rnn_vjp(drawn(4, 3, 3, seed=seed), network(), mode="lstm", backend="cpu")
+def in_a_pool(seed: int, backend: str) -> list[bytes]:
+    out, vjp = rnnop.rnn_vjp(drawn(4, 3, 3, seed=seed), network(), mode="lstm", backend=backend)
     return bits(out) + bits(vjp(np.ones_like(out.y)))
 
 
-@needs_engine
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_pool_of_processes_gives_the_same_bits(method: str) -> None:
-    wanted = [in_a_pool(seed) for seed in range(6)]
+def test_a_pool_of_processes_gives_the_same_bits(method: str, backend: str) -> None:
+    wanted = [in_a_pool(seed, backend) for seed in range(6)]
     context = multiprocessing.get_context(method)
     with concurrent.futures.ProcessPoolExecutor(2, context) as pool:
-        assert list(pool.map(in_a_pool, range(6), timeout=120)) == wanted
+        found = pool.map(in_a_pool, range(6), [backend] * 6, timeout=120)
+        assert list(found) == wanted
 
 
 INTERRUPTED = """
@@ -437,6 +438,52 @@ def _readers() -> dict[str, tuple[Callable[[Any], Any], Any]]:
     }
 
 
+MODELS = {
+    "torchrl": rssm.RSSMSpec(4, 6, 2, 3, 5, std="max_softplus"),
+    "torchrl v3": rssm.RSSMSpec.of(
+        "torchrl_v3",
+        **{"state_size": 4, "belief_size": 6, "action_size": 2, "embed_size": 3},
+        **{"hidden_size": 5, "num_classes": 2, "cell": "block_gru", "num_blocks": 2},
+        **{"norm": "rms", "prior_layers": 2, "dynamics_layers": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_corrupt_state_dicts_of_torchrl_are_refused(model: str) -> None:
+    spec = MODELS[model]
+    dicts = rssm.to_torchrl(rssm.init_weights(spec, seed=0))._asdict()
+
+    def read(**given: Any) -> Any:
+        return rssm.from_torchrl(**given, num_classes=spec.num_classes)
+
+    assert read(**dicts).spec.belief_size == 6
+    for part, good in dicts.items():
+        for name in good:
+            fewer = {other: array for other, array in good.items() if other != name}
+            shapes = [np.zeros(s, np.float32) for s in ((), (1,), (0, 0), (2, 2), (3, 1, 2))]
+            for value in (*NOT_WEIGHTS, *shapes):
+                with pytest.raises(rnnop.RnnopError):
+                    read(**dicts | {part: good | {name: value}})
+            try:
+                read(**dicts | {part: fewer})
+            except rnnop.RnnopError:
+                continue
+            assert ".1." in name  # the scale of a norm, which a model may be without
+        head = "rnn_to_prior_projector" if part == "prior" else "obs_rnn_to_post_projector"
+        for strange in (f"{head}.{'9' * 5000}.weight", f"{head}.\u0663.weight", 7, None, ""):
+            read(**dicts | {part: good | {strange: drawn(2, 2)}})  # no name of theirs
+        for value in NOT_WEIGHTS:
+            if value is not None or part == "prior":
+                with pytest.raises(rnnop.RnnopError):
+                    read(**dicts | {part: value})
+    for value in NOT_SIZES:
+        if value is not None:
+            with pytest.raises(rnnop.SpecError, match="`num_classes`"):
+                rssm.from_torchrl(**dicts, num_classes=value)
+    assert not exploded
+
+
 @pytest.mark.parametrize("reader", _readers())
 def test_corrupt_weights_are_refused_when_read_or_run(reader: str) -> None:
     """By an error of rnnop, and never by running what is in them."""
@@ -453,3 +500,93 @@ def test_corrupt_weights_are_refused_when_read_or_run(reader: str) -> None:
         runs.append((name, value))
     assert all(value is None for _, value in runs), runs  # an array that is optional
     assert not exploded
+
+
+FLAT: dict[str, Callable[..., Any]] = {
+    "mxnet": lambda flat, **sizes: layouts.from_mxnet(flat, mode="gru", **sizes),
+    "cudnn": lambda flat, **sizes: layouts.from_cudnn(flat, mode="gru", **sizes),
+    "jax": layouts.from_jax,
+}
+NOT_SIZES = [
+    *(0, -1, -(10**9), -(10**400), -(10**5000), 10**400, 10**5000, 2**63, True, False, np.True_),
+    *(2.0, 0.5, float("nan"), float("inf"), np.float32(2), 1j, "2", b"2", "", None, [2], (), {}),
+    *(np.array([2]), np.zeros(0), object()),
+]
+FLAT_SIZES = ("input_size", "hidden_size", "num_layers")
+
+
+@pytest.mark.parametrize("reader", FLAT)
+@pytest.mark.parametrize("name", FLAT_SIZES)
+def test_a_flat_vector_with_a_size_that_is_none_is_refused_by_its_name(
+    reader: str, name: str
+) -> None:
+    sizes = {"input_size": 2, "hidden_size": 3, "num_layers": 1}
+    for value in NOT_SIZES:
+        with pytest.raises(rnnop.SpecError, match=f"`{name}`"):
+            FLAT[reader](np.zeros(63, np.float32), **sizes | {name: value})
+    if reader != "jax":
+        for value in NOT_SIZES:
+            if value is not None:
+                with pytest.raises(rnnop.SpecError, match="`proj_size`"):
+                    FLAT[reader](np.zeros(63, np.float32), **sizes, proj_size=value)
+    for value in (0, 1, -1, 10**9, 10**400, 1.0, float("nan"), "True", b"", None, [True], (), {}):
+        with pytest.raises(rnnop.SpecError, match="`bidirectional`"):
+            FLAT[reader](np.zeros(63, np.float32), **sizes, bidirectional=value)
+
+
+@pytest.mark.parametrize("reader", FLAT)
+@pytest.mark.parametrize("name", FLAT_SIZES)
+@pytest.mark.parametrize("value", [9, 10**9, 2**63 - 1, np.int64(10**18), np.uint8(255)])
+def test_a_flat_vector_that_is_too_short_is_refused_at_once(
+    reader: str, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any layer is listed: a billion of them would keep a computer busy."""
+    listed: list[int] = []
+    good = layouts.common.flat_items
+
+    def items(spec: rnnop.RNNSpec) -> Any:
+        listed.append(spec.num_layers)
+        return good(spec)
+
+    monkeypatch.setattr(layouts.common, "flat_items", items)
+    sizes: dict[str, Any] = {"input_size": 2, "hidden_size": 3, "num_layers": 1}
+    with pytest.raises((rnnop.ShapeError, rnnop.UnsupportedError), match=r"shape|2\*\*31"):
+        FLAT[reader](np.zeros(5, np.float32), **sizes | {name: value})
+    assert set(listed) <= {1, 2}
+
+
+def test_what_is_no_batch_size_is_refused() -> None:
+    for value in NOT_SIZES:
+        with pytest.raises(rnnop.SpecError, match="`batch_size`"):
+            layouts.to_tvm(network("lstm", 4), batch_size=value)
+
+
+WORDS: dict[str, Callable[[Any], Any]] = {
+    "prefix": lambda value: layouts.from_pytorch(state_dict(), prefix=value),
+    "onnx mode": lambda value: layouts.from_onnx(
+        *layouts.to_onnx(network("lstm", 4), mode="lstm"), mode=value
+    ),
+    "keras mode": lambda value: layouts.from_keras(
+        layouts.to_keras(network("gru", 4), mode="gru"), mode=value
+    ),
+    "flax cell": lambda value: layouts.from_flax({}, cell=value),
+    "tvm weight_layout": lambda value: layouts.from_tvm(
+        *layouts.to_tvm(network("lstm", 4)), weight_layout=value
+    ),
+    "mxnet mode": lambda value: layouts.from_mxnet(
+        drawn(63), mode=value, input_size=2, hidden_size=3
+    ),
+    "cudnn mode": lambda value: layouts.from_cudnn(
+        drawn(63), mode=value, input_size=2, hidden_size=3
+    ),
+    "cudnn bias": lambda value: layouts.from_cudnn(
+        drawn(63), mode="gru", input_size=2, hidden_size=3, bias=value
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_a_number_where_a_word_should_be_is_refused_by_its_name(what: str) -> None:
+    for value in (-1, 0, 10**9, 10**400, True, 0.5, float("nan"), None, b"gru", [], {}, object()):
+        with pytest.raises(rnnop.SpecError, match=f"`{what.rpartition(' ')[2]}`"):
+            WORDS[what](value)

@@ -794,3 +794,24 @@ def test_cuda_tensors_stay_on_their_device_and_stream() -> None:
         assert net(lengths=lengths).y.dtype is torch.float16
     with pytest.raises(rnnop.DTypeError, match=r"lies on cuda:0 and `x` on cpu"):
         net(net.x.cpu())
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("function", [rnnop.rnn, rnnop.rnn_vjp, rnnop.explain])
+def test_dropout_on_one_layer_warns_at_the_callers_line(
+    function: Callable[..., Any], grad: bool
+) -> None:
+    single = rnnop.init_weights("gru", input_size=2, hidden_size=3, seed=0)
+    net = single.map(lambda array: torch.from_numpy(array).requires_grad_(grad))
+    for backend in ("auto", "reference"):
+        with pytest.warns(UserWarning, match="no effect on a single layer") as caught:
+            function(torch.zeros(4, 1, 2), net, dropout=0.5, training=True, backend=backend)
+        assert [each.filename for each in caught] == [__file__]
+
+
+@pytest.mark.parametrize("function", [rnnop.rnn, rnnop.rnn_vjp, rnnop.explain])
+def test_a_single_length_is_no_vector_of_one(function: Callable[..., Any]) -> None:
+    drawn = rnnop.init_weights("gru", input_size=2, hidden_size=3, seed=0)
+    net = drawn.map(lambda each: torch.from_numpy(each).requires_grad_())
+    with pytest.raises(rnnop.ShapeError, match=r"`lengths` has shape \(\); expected \(N,\)"):
+        function(torch.zeros(4, 1, 2), net, lengths=3)

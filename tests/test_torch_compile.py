@@ -221,6 +221,30 @@ assert torch.equal(compiled(x), rnnop.rnn(x, weights).y)
 """
 
 
+def test_the_reference_compiles_without_a_warning() -> None:
+    """pytest makes an error of those that Dynamo has for an lru_cache."""
+    net, x = weights("gru", grad=False, num_layers=2), random(T, N, I, grad=False)
+    kept = [torch.tensor(0.5).lt(torch.rand(T, N, H, generator=torch.Generator().manual_seed(2)))]
+
+    def loss(x: Any) -> Any:
+        options = {"dropout": 0.5, "training": True, "dropout_masks": kept}
+        return rnnop.rnn(x, net, backend="reference", **options).y.sum()
+
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(loss, backend="eager")(x), loss(x))
+
+
+def test_dropout_on_one_layer_warns_outside_of_what_is_compiled() -> None:
+    torch._dynamo.reset()
+    net = weights("gru")
+    call = torch.compile(
+        lambda x: rnnop.rnn(x, net, dropout=0.5, training=True).y, backend="eager", fullgraph=True
+    )
+    with pytest.warns(UserWarning, match="no effect on a single layer") as caught:
+        call(random(T, N, I))
+    assert [each.filename for each in caught] == [__file__]
+
+
 def test_the_first_call_of_all_may_be_a_compiled_one() -> None:
     import subprocess
     import sys

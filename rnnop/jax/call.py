@@ -183,10 +183,14 @@ def split(
 
 
 def _one_family(operands: Operands) -> None:
-    """Refuse arrays that must be of the family of x and are not."""
+    """Refuse what must be an array of the family of x and is not."""
     for name, value in _named(operands):
-        if arrays.family(value) not in (None, arrays.family(operands.x)):
+        family = arrays.family(value)
+        if family not in (None, arrays.family(operands.x)):
             validate.same_place(name, value, operands.x)
+        leaves = [] if family else jax.tree_util.tree_leaves(value)
+        if any(arrays.family(leaf) is None for leaf in leaves):
+            validate.data_array(name, value)
 
 
 def _named(operands: Operands) -> Iterator[tuple[str, Any]]:
@@ -207,6 +211,8 @@ def _steps(name: str, value: Any) -> Array | None:
     host = arrays.to_host(value, name)
     if host.dtype.kind in "iu":  # what int32 cannot hold must not come out as another number
         host = np.clip(host, -1, np.iinfo(np.int32).max)
+    if host.dtype == np.longdouble:  # JAX has none; it is refused for its kind
+        host = host.astype(np.float64)
     return host
 
 

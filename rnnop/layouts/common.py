@@ -151,7 +151,16 @@ def flat_items(spec: RNNSpec) -> list[FlatItem]:
 
 
 def flat_size(spec: RNNSpec) -> int:
-    """Return the number of elements of the flat vector."""
+    """Return the number of elements of the flat vector.
+
+    All layers after the first are alike, and none is listed here: a number of layers that comes
+    with a stranger's file may be any number.
+    """
+    one, two = (_end(dataclasses.replace(spec, num_layers=layers)) for layers in (1, 2))
+    return one + (spec.num_layers - 1) * (two - one)
+
+
+def _end(spec: RNNSpec) -> int:
     last = flat_items(spec)[-1]
     return last.offset + math.prod(last.shape)
 

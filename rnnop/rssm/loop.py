@@ -114,7 +114,7 @@ class Loop:
         parameters, shaped = self.latent.parameters(out)
         self.prior_saved = head, shaped
         # Copied: a mean is a view of the head's output, which nobody else may hold.
-        fresh = (self.xp.astype(each, each.dtype, copy=True) for each in parameters)
+        fresh = (arrays.copy(self.xp, each) for each in parameters)
         return dict(zip(self.of_prior, map(self._unrows, fresh), strict=True))
 
     # Backward

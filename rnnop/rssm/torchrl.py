@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from .. import arrays, validate
 from ..arrays import Array
-from ..errors import DTypeError, SpecError, blame
+from ..errors import DTypeError, ShapeError, SpecError, blame
 from ..weights import RNNWeights
 from .spec import RSSMSpec
 from .weights import Layer, RSSMWeights
@@ -86,7 +86,7 @@ def from_torchrl(
     DTypeError
         A state dict is no mapping, or its entries are no arrays of one kind.
     SpecError
-        A name is missing.
+        A name is missing, or an option is none of those above.
     ShapeError
         The shapes do not fit one another.
 
@@ -96,6 +96,8 @@ def from_torchrl(
     module, give ``dict(module.named_parameters())``.
     """
     with blame("from_torchrl"):
+        if num_classes is not None:
+            validate.size("num_classes", num_classes)
         before = _Source("prior", prior)
         after = None if posterior is None else _Source("posterior", posterior)
         in_blocks = "rnn.gates.weight" in before.state
@@ -143,24 +145,40 @@ class _Source:
             )
         self.argument = argument
         # The first RSSMPrior had its head inside a NormalParamWrapper.
-        self.state = {name.replace(".operator.", "."): array for name, array in state.items()}
+        self.state = {str(name).replace(".operator.", "."): state[name] for name in state}
 
     def __getitem__(self, name: str) -> Array:
         if name not in self.state:
             raise SpecError(f"`{self.argument}` has no {name!r}; expected a module of TorchRL's")
         return validate.data_array(f"{self.argument}[{name!r}]", self.state[name])
 
-    def layers(self, prefix: str) -> tuple[Layer, ...]:
+    def array(self, name: str, ndim: int) -> Array:
+        """Return an entry that must have as many axes."""
+        array = self[name]
+        if array.ndim != ndim or 0 in array.shape:
+            raise ShapeError(
+                f"`{self.argument}[{name!r}]` has shape {tuple(array.shape)}; "
+                f"expected {ndim} axes, none of them of size 0"
+            )
+        return array
+
+    def layer(self, name: str, ndim: int) -> Layer:
+        """Return a matrix of as many axes, with its bias."""
+        return Layer(self.array(f"{name}.weight", ndim), self.array(f"{name}.bias", 1))
+
+    def layers(self, prefix: str, ndim: int = 2) -> tuple[Layer, ...]:
         """Return the layers of an nn.Sequential: matrices, each with the norm after it."""
-        pattern = re.compile(rf"{re.escape(prefix)}\.(\d+)\.weight")
+        pattern = re.compile(rf"{re.escape(prefix)}\.(0|[1-9][0-9]{{0,3}})\.weight")
         matches = [pattern.fullmatch(name) for name in self.state]
         found: list[Layer] = []
+        last = -1  # place of the matrix whose norm may come next
         for k in sorted(int(match[1]) for match in matches if match):
-            array = self[f"{prefix}.{k}.weight"]
-            if array.ndim > 1:
-                found.append(Layer(array, self[f"{prefix}.{k}.bias"]))
+            scale = self[f"{prefix}.{k}.weight"]
+            if found and k == last + 1 and scale.ndim == 1:
+                found[-1] = found[-1]._replace(scale=scale)
             else:
-                found[-1] = found[-1]._replace(scale=array)
+                found.append(self.layer(f"{prefix}.{k}", ndim))
+                last = k
         if not found:
             raise SpecError(
                 f"`{self.argument}` has no '{prefix}.0.weight'; expected a module of TorchRL's"
@@ -171,14 +189,21 @@ class _Source:
 def _read_blocks(source: _Source, fields: dict[str, Any]) -> dict[str, Any]:
     """Return inputs and dynamics of a block GRU, and complete the fields of its spec."""
     inputs = tuple(source.layers(f"rnn.{name}_projection")[0] for name in _PROJECTIONS)
-    hidden = source.layers("rnn.hidden_layers")
-    gates = Layer(source["rnn.gates.weight"], source["rnn.gates.bias"])
+    hidden = source.layers("rnn.hidden_layers", ndim=3)
+    bias = source.array("rnn.gates.bias", 1)
+    gates = Layer(source.array("rnn.gates.weight", 3), bias)
+    num_blocks, _, rows = gates.w.shape
+    if rows % 3 or tuple(bias.shape) != (num_blocks * rows,):
+        raise ShapeError(
+            f"`prior['rnn.gates.weight']` has shape {tuple(gates.w.shape)} and its bias "
+            f"{tuple(bias.shape)}; expected (num_blocks, in, 3 * out) and (num_blocks * 3 * out,)"
+        )
     xp = arrays.namespace(str(arrays.family(gates.w)))
     fields |= {
         "cell": "block_gru",
         "norm": "rms",
         "action_size": inputs[2].w.shape[1],
-        "num_blocks": gates.w.shape[0],
+        "num_blocks": num_blocks,
         "dynamics_layers": len(hidden),
     }
     turned = [layer._replace(w=_turned(xp, layer.w)) for layer in hidden]

@@ -15,7 +15,7 @@ from .. import arrays
 from ..arrays import Array
 from ..errors import DTypeError, ShapeError, blame
 from ..validate import data_array, shaped_like
-from ..weights import RNNWeights
+from ..weights import RNNWeights, count
 from .spec import RSSMSpec
 
 
@@ -165,13 +165,7 @@ class RSSMWeights:
     @property
     def num_parameters(self) -> int:
         """How many numbers all the arrays hold."""
-        total = 0
-        for _, array in self.named():
-            size = 1
-            for extent in array.shape:
-                size *= int(extent)
-            total += size
-        return total
+        return count(self.named())
 
     def __repr__(self) -> str:
         first = next(array for _, array in self.named())

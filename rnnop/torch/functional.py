@@ -32,7 +32,7 @@ def rnn(x: Any, weights: Any, h0: Any = None, c0: Any = None, **options: Any) ->
     """Run `rnnop.rnn`; the arguments are those of `rnn`."""
     listed = _listed(weights, options)
     if listed is None:
-        return api.RNNOutput(*direct("rnn", x, weights, h0, c0, **options))
+        return api.RNNOutput(*_as_it_is("rnn", x, weights, h0, c0, options))
     return rnn_of_list(x, listed, h0, c0, options)
 
 
@@ -50,7 +50,7 @@ def rnn_of_list(
     inputs = _inputs(x, weights, h0, c0, options)
     if inputs is None:
         arrays = host.of_list(weights.tensors, weights.fields, weights.bidirectional)
-        return api.RNNOutput(*direct("rnn", x, arrays, h0, c0, **options))
+        return api.RNNOutput(*_as_it_is("rnn", x, arrays, h0, c0, options))
     return _output(call(inputs, plain, recorded), x)
 
 
@@ -61,7 +61,7 @@ def _at_once(
 
     What the operator needs beside it would take half as long as a small call.
     """
-    if isinstance(x, PackedSequence) or options.get("training"):
+    if isinstance(x, PackedSequence) or options.get("training", False) is not False:
         return None
     if options.get("dropout_masks") is not None:
         return None
@@ -90,7 +90,7 @@ def rnn_vjp(
     """Run `rnnop.rnn_vjp`; the arguments are those of `rnn`. Autograd sees nothing of it."""
     inputs = _inputs(x, _listed(weights, options), h0, c0, options)
     if inputs is None:
-        out, vjp = direct("rnn_vjp", x, weights, h0, c0, **options)
+        out, vjp = _as_it_is("rnn_vjp", x, weights, h0, c0, options)
         return out, VJP(vjp, host.NONE, data_of(x))
     (out, vjp), bridge = run("rnn_vjp", inputs)
     outputs = [bridge.outward(data_of(each)) for each in out if each is not None]
@@ -105,7 +105,7 @@ def explain(
     inputs = _inputs(x, _listed(weights, options), h0, c0, options)
     explanation: api.Explanation
     if inputs is None:
-        explanation = direct("explain", x, weights, h0, c0, **options)
+        explanation = _as_it_is("explain", x, weights, h0, c0, options)
     else:
         explanation, _ = run("explain", inputs)
     return explanation
@@ -220,13 +220,26 @@ def _inputs(
     return Inputs(data_of(x), tensors, fields, bidirectional, text, **others)
 
 
+def _as_it_is(
+    function: str, x: Any, weights: Any, h0: Any, c0: Any, options: dict[str, Any]
+) -> Any:
+    """Hand a call that the operator cannot be given to `rnnop.api`.
+
+    It is checked for the backend that takes every array: another one would refuse the tensors,
+    and not what is wrong with the call.
+    """
+    if options.keys() <= DEFAULTS.keys():
+        api.shapes(x, weights, h0, c0, **options | {"backend": "reference"})
+    return direct(function, x, weights, h0, c0, **options)
+
+
 def _on_host(name: str, value: Any) -> Tensor:
     """Return steps or indices as a tensor."""
     if isinstance(value, Tensor):
         return value
     if torch.compiler.is_compiling():
         return torch.as_tensor(value)
-    return torch.tensor(np.ascontiguousarray(to_host(value, name)))
+    return torch.tensor(np.array(to_host(value, name), order="C"))
 
 
 def _seed(options: dict[str, Any]) -> Tensor | None:

@@ -8,13 +8,13 @@ begin with the right environment.
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ...errors import RnnopError
+from ...flags import settings
 
 # Everyone who has threads here: rnnop, OpenMP (PyTorch), the BLAS of NumPy, and JAX.
 _THREADS = (
@@ -61,20 +61,9 @@ def run_in_fresh_process(
         process.join()
 
 
-@contextmanager
-def environment(threads: int) -> Iterator[None]:
+def environment(threads: int) -> AbstractContextManager[None]:
     """Have the environment of a process of that many threads within the block."""
-    wanted = {**dict.fromkeys(_THREADS, str(threads)), "JAX_PLATFORMS": "cpu"}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return settings({**dict.fromkeys(_THREADS, str(threads)), "JAX_PLATFORMS": "cpu"})
 
 
 def _send(sender: Connection, function: Callable[..., Iterator[Any]], arguments: Any) -> None:

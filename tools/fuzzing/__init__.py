@@ -1,0 +1,1 @@
+"""Calls that chance makes, and judges of what comes back, for `tools/fuzz.py`."""
