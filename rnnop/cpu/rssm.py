@@ -14,25 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import LABELS
-from ..rssm.backends import Problem, Steps, step_shapes
-from ..rssm.weights import Layer, RSSMGrads, RSSMWeights
+from ..arrays import LABELS, Array, dtype_name, family
+from ..rssm.backends import Description, Prepared, Problem, Steps, step_shapes
+from ..rssm.weights import RSSMGrads, RSSMWeights
 from . import engine as c
 from .engine import pointer
 from .products import LEAST_ROWS
+from .rssm_model import ACTIVATIONS, Model, Pointed, lay_out, point_to_layers
 
 _Array = npt.NDArray[Any]
-
-# In the order of the enums of engine.h.
-_CELLS = {"gru": 0, "gru_reset_before": 1, "gru_layernorm": 2, "block_gru": 3}
-_ACTIVATIONS = {"identity": 0, "elu": 1, "relu": 2, "silu": 3}
-_NORMS = {"none": 0, "layer": 1, "rms": 2}
-_STDS = {  # rule, shift of the argument of softplus, what is added to it
-    "biased_softplus": (0, math.log(math.expm1(0.99)), 0.01),
-    "max_softplus": (0, 0.0, 0.0),
-    "softplus": (1, 0.0, 0.0),
-    "sigmoid2": (2, 0.0, 0.0),
-}
 
 
 def unavailable() -> str | None:
@@ -47,12 +37,60 @@ def supports(problem: Problem) -> str | None:
     return None
 
 
+def describe(problem: Problem) -> Description:
+    """Return how the engine would run such a problem."""
+    threads, form = c.num_threads(), problem.form
+    calls = "one native call for " + ("each step" if form == "imagine" else "all steps")
+    manner = f"{c.engine().isa}, {threads} thread{'s' if threads > 1 else ''}, {calls}"
+    hoisted = ("products of embeddings", "the prior's head") if form == "observe" else ()
+    dtype = _compute_dtype(problem.dtype)
+    model = _model(problem.weights, form == "observe", problem.cache)
+    numbers = sum(math.prod(row) for _, _, row in _kept(problem, model.told, model.layers))
+    T, N, *_ = problem.noise.shape
+    return Description(manner, ("noise", *hoisted), str(dtype), T * N * numbers * dtype.itemsize)
+
+
+def prepack(weights: RSSMWeights, cache: dict[Any, Any]) -> None:
+    """Lay weights out for the forward of every form, into `cache`; NumPy arrays alone."""
+    _, first = next(weights.named())
+    if family(first) == "numpy":
+        for observes in {False, bool(weights.posterior)}:
+            _model(weights, observes, cache)
+
+
 def forward(problem: Problem, keep: bool) -> tuple[Steps, Any]:
     """Run the model. With `keep`, what the backward needs is saved."""
     run = Run(problem, keep)
     run.forward()
     steps = {name: _cast(array, problem.state.dtype) for name, array in run.steps.items()}
     return steps, run if keep else None
+
+
+def prepared(problem: Problem) -> Prepared | None:
+    """Return a function that makes a call like this one; None where there is none.
+
+    There is one for prepacked weights, in float32 and float64, without an actor or `is_first`.
+    """
+    plain = problem.actor is None and problem.is_first is None
+    if problem.cache is None or not plain or problem.dtype not in ("float32", "float64"):
+        return None
+    run = Run(problem, keep=False)
+    forward = run.functions.rssm_forward
+    shapes = [array.shape for array in run.steps.values()]
+    dtype, num_steps, fields = run.dtype, run.num_steps, [*map(_field, run.steps)]
+
+    def again(state: Array, belief: Array, noise: Array, actions: Array, embeds: Any) -> list[Any]:
+        model = c.Rssm.from_buffer_copy(run.model)
+        model.state0, model.belief0 = pointer(state), pointer(belief)
+        model.noise, model.actions = pointer(noise), pointer(actions)
+        model.embeds = pointer(embeds)
+        steps = [np.empty(shape, dtype) for shape in shapes]
+        for (part, field), array in zip(fields, steps, strict=True):
+            setattr(getattr(model, part) if part else model, field, pointer(array))
+        forward(byref(model), 0, num_steps)
+        return steps
+
+    return again
 
 
 def backward(problem: Problem, saved: Any, cotangents: Steps) -> RSSMGrads:
@@ -71,20 +109,7 @@ def backward(problem: Problem, saved: Any, cotangents: Steps) -> RSSMGrads:
     )
 
 
-class _Pointed:
-    """Structures and the arrays that they point to, which live as long."""
-
-    def __init__(self) -> None:
-        self._alive: list[Any] = []
-
-    def put(self, structure: Structure, **arrays: Any) -> None:
-        """Let fields of a structure point to arrays; None is a null pointer."""
-        for name, array in arrays.items():
-            self._alive.append(array)
-            setattr(structure, name, pointer(array))
-
-
-class Run(_Pointed):
+class Run(Pointed):
     """One problem: what the engine is told of it, its results, and what it keeps.
 
     Attributes
@@ -94,7 +119,7 @@ class Run(_Pointed):
     model : Rssm
         What the engine is told.
     layers : dict of str to array of struct Layer
-        The layers by the fields of the weights, and 'gru' of the cell with layer norm.
+        As those of `Model`.
     actors : list
         The vjp of the actor at every step.
     """
@@ -102,8 +127,7 @@ class Run(_Pointed):
     def __init__(self, problem: Problem, keep: bool) -> None:
         super().__init__()
         self.problem, self.spec, self.keep = problem, problem.weights.spec, keep
-        wide = problem.dtype == "float64"
-        self.dtype = np.dtype("float64" if wide else "float32")
+        self.dtype = _compute_dtype(problem.dtype)
         self.functions = c.engine().of(self.dtype)
         self.num_steps, self.batch_size = problem.noise.shape[:2]
         self.weights = problem.weights
@@ -112,167 +136,46 @@ class Run(_Pointed):
             for name, shape in step_shapes(self.spec, problem.form).items()
         }
         self.actors: list[Any] = []
-        self.layers = self._layers()
-        self.model = self._model()
+        self.described = _model(problem.weights, problem.form == "observe", problem.cache)
+        self.model = c.Rssm.from_buffer_copy(self.described.told)
+        self.model.batch, self.model.threads = self.batch_size, c.num_threads()
+        self.layers = self.described.layers
         self._data()
         if keep:
             self._keep()
-
-    @property
-    def keeps_gates(self) -> bool:
-        """Whether gates are kept: those of Dreamer's cells follow from a layer that is."""
-        return self.spec.cell in ("gru", "gru_reset_before")
 
     def ready(self, array: Any) -> Any:
         """Return an array as the engine reads it; None of None."""
         return None if array is None else np.ascontiguousarray(array, self.dtype)
 
-    def rows(self, *shape: int) -> _Array:
-        """Return memory for all rows, if they are kept."""
-        return np.empty((self.num_steps * self.batch_size, *shape), self.dtype)
-
-    def _model(self) -> c.Rssm:
-        spec, problem, layers = self.spec, self.problem, self.layers
-        rule, shift, offset = _STDS[spec.std]
-        observes = problem.form == "observe"
-        head = "posterior" if observes else "prior"
-        return c.Rssm(
-            cell=_CELLS[spec.cell],
-            classes=spec.num_classes or 0,
-            std_rule=rule,
-            std_shift=shift,
-            std_offset=offset,
-            min_std=spec.min_std,
-            unimix=spec.unimix,
-            norm_eps=spec.norm_eps,
-            state=spec.state_size,
-            belief=spec.belief_size,
-            action=spec.action_size,
-            embed=spec.embed_size if observes else 0,
-            batch=self.batch_size,
-            threads=c.num_threads(),
-            inputs=layers["inputs"],
-            head=layers[head],
-            num_inputs=len(layers["inputs"]),
-            num_head=len(layers[head]),
-            blocks=spec.num_blocks,
-            num_prior=len(layers["prior"]) if observes else 0,
-            num_dynamics=len(layers.get("dynamics", ())),
-            **({"prior": layers["prior"]} if observes else {}),
-            **{field: layers[field] for field in ("gru", "dynamics") if field in layers},
-        )
-
-    def _layers(self) -> dict[str, Any]:
-        spec, weights = self.spec, self.weights
-        found = {"prior": self._chain("prior", weights.prior)}
-        if self.problem.form == "observe":
-            known = spec.embed_size
-            found["posterior"] = self._chain("posterior", weights.posterior, known=known)
-        if spec.cell == "block_gru":
-            return found | self._block_gru()
-        found["inputs"] = self._chain("inputs", weights.inputs, back=spec.state_size)
-        if spec.cell == "gru_layernorm":
-            found["gru"] = (c.Layer * 1)()
-            w = weights.gru.w_ih[0]  # type: ignore[union-attr]  # such a cell has one
-            norm = Layer(w, None, weights.gru_scale, weights.gru_shift)
-            self._describe(found["gru"][0], norm, "layer", "identity", y=True)
-        return found
-
-    def _block_gru(self) -> dict[str, Any]:
-        """Describe the layers of the features and those in blocks, which read a block each."""
-        spec, weights = self.spec, self.weights
-        inputs = self._chain("inputs", weights.inputs)
-        inputs[2].back = 0  # it reads the action
-        dynamics = self._chain("dynamics", weights.dynamics)
-        dynamics[0].inputs = spec.belief_size // spec.num_blocks  # and features beside it
-        return {"inputs": inputs, "dynamics": dynamics}
-
-    def _chain(
-        self, field: str, layers: tuple[Layer, ...], *, known: int = 0, back: int | None = None
-    ) -> Any:
-        """Describe the layers of a field of the weights; all but `inputs` end in one without norm.
-
-        The first reads `known` columns beforehand; the loop wants the gradient of `back` columns.
-        """
-        spec, found = self.spec, (c.Layer * len(layers))()
-        for k, layer in enumerate(layers):
-            if field != "inputs" and k == len(layers) - 1:
-                self._describe(found[k], layer, "none", "identity", y=field == "dynamics")
-            else:
-                self._describe(found[k], layer, spec.norm_of(field), spec.activation, y=True)
-        first = found[0]
-        first.known, first.inputs = known, first.inputs - known
-        first.back = first.inputs if back is None else back
-        return found
-
-    def _describe(self, to: c.Layer, layer: Layer, norm: str, activation: str, *, y: bool) -> None:
-        *_, to.inputs = layer.w.shape
-        to.out = layer.w.size // to.inputs
-        to.back, to.norm, to.activation = to.inputs, _NORMS[norm], _ACTIVATIONS[activation]
-        self.put(to, **{name: self.ready(array) for name, array in layer._asdict().items()})
-        if self.keep and y:
-            self.put(to, y=self.rows(to.out))
-            if norm != "none" or activation == "silu":
-                self.put(to, pre=self.rows(to.out))
-
     def _data(self) -> None:
         """Point to what is given, and to where the results go."""
-        problem, weights, spec, steps = self.problem, self.weights, self.spec, self.steps
-        if weights.gru is not None:
-            gru = {name: self.ready(arrays[0]) for name, arrays in weights.gru.fields()}
-            self.put(self.model, **gru)
+        problem, steps = self.problem, self.steps
         actions = steps["action"] if problem.actor else self.ready(problem.actions)
         self.put(
             self.model,
-            initial_state=self._or_zeros(weights.initial_state, spec.state_size),
-            initial_belief=self._or_zeros(weights.initial_belief, spec.belief_size),
             first=None if problem.is_first is None else _episodes(problem.is_first),
             state0=self.ready(problem.state),
             belief0=self.ready(problem.belief),
             noise=self.ready(problem.noise),
             actions=actions,
             embeds=self.ready(problem.embeds),
-            states=steps["state"],
-            beliefs=steps["belief"],
         )
-        self.put_drawn(self.model, self.steps, ("mean", "std"))
-
-    def _or_zeros(self, array: Any, size: int) -> Any:
-        return np.zeros(size, self.dtype) if array is None else self.ready(array)
-
-    def put_drawn(self, model: c.Rssm, arrays: Steps, fields: tuple[str, str]) -> None:
-        """Let two fields of what is drawn from point to arrays by the names of the outputs."""
-        heads = {"drawn": ""}
-        if self.problem.form == "observe":
-            heads = {"drawn": "posterior_", "from_prior": "prior_"}
-        names = ("mean", "std") if self.spec.latent == "gaussian" else ("logits",)
-        for drawn, prefix in heads.items():
-            for field, name in zip(fields, names, strict=False):
-                self.put(getattr(model, drawn), **{field: arrays.get(prefix + name)})
+        _put_steps(self, self.model, steps)
 
     def _keep(self) -> None:
-        """Point to memory for what the backward needs."""
-        spec, model = self.spec, self.model
-        self.put(model, given=self.rows(spec.state_size + spec.action_size))
-        if self.problem.is_first is not None:
-            self.put(model, before=self.rows(spec.belief_size))
-        if self.keeps_gates:
-            self.put(model, gates=self.rows(4, spec.belief_size))
-        if spec.latent == "gaussian":
-            self.put(model.drawn, raw=self.rows(spec.state_size))
-            if self.problem.form == "observe":
-                self.put(model.from_prior, raw=self.rows(spec.state_size))
-
-    def pack(self, model: c.Rssm, *, backward: bool) -> _Array:
-        """Lay the weights out, and return the memory that they lie in."""
-        size = self.functions.rssm_packed_size(byref(model), backward)
-        room = c.aligned(size, self.dtype)
-        self.functions.rssm_pack(byref(model), backward, pointer(room))
-        return room
+        """Point to memory for what the backward needs, from layers of its own."""
+        self.layers = _copies(self.layers)
+        point_to_layers(self.model, self.layers)
+        for structure, field, row in _kept(self.problem, self.model, self.layers):
+            array = np.empty((self.num_steps * self.batch_size, *row), self.dtype)
+            self.put(structure, **{field: array})
 
     def forward(self) -> None:
         """Fill in the results of all steps."""
-        room = self.pack(self.model, backward=False)
+        room = self.described.room
+        if room is None:
+            room = lay_out(self.model, self.functions, self.dtype, backward=False)
         if self.problem.actor is None:
             self.functions.rssm_forward(byref(self.model), 0, self.num_steps)
         else:
@@ -293,7 +196,7 @@ class Run(_Pointed):
                 self.actors.append(vjp)
 
 
-class Gradient(_Pointed):
+class Gradient(Pointed):
     """One gradient of a run, in stretches of steps: their memory is used again."""
 
     def __init__(self, run: Run, cotangents: Steps) -> None:
@@ -303,22 +206,13 @@ class Gradient(_Pointed):
         self.stretch = max(1, -(-LEAST_ROWS // max(run.batch_size, 1)))
         self.most_rows = min(self.stretch, run.num_steps) * run.batch_size
         self.model = c.Rssm.from_buffer_copy(run.model)
-        self.layers = {
-            field: type(layers).from_buffer_copy(layers) for field, layers in run.layers.items()
-        }
+        self.layers = _copies(run.layers)
         self.sums = {name: np.zeros(array.shape, self.dtype) for name, array in run.weights.named()}
         self._point_to_layers()
         self._data()
 
     def _point_to_layers(self) -> None:
-        observes = "posterior" in self.layers
-        self.model.inputs = self.layers["inputs"]
-        self.model.head = self.layers["posterior" if observes else "prior"]
-        if observes:
-            self.model.prior = self.layers["prior"]
-        for field in ("gru", "dynamics"):
-            if field in self.layers:
-                setattr(self.model, field, self.layers[field])
+        point_to_layers(self.model, self.layers)
         for field, layers in self.layers.items():
             for k, layer in enumerate(layers):
                 name = f"{field}[{k}]."
@@ -352,13 +246,11 @@ class Gradient(_Pointed):
             "state": np.zeros((episodes, spec.state_size), self.dtype),
             "belief": np.zeros((episodes, H), self.dtype),
         }
-        run.put_drawn(model, given, ("dmean", "dstd"))
+        _put_steps(self, model, given, "d")
         self.put(
             model,
-            d_gates=self._rows(4, H) if run.keeps_gates else None,
+            d_gates=self._rows(4, H) if model.gates else None,
             d_prior=self._rows(H) if self.wants_prior else None,
-            dstates=given.get("state"),
-            dbeliefs=given.get("belief"),
             dstate=self.dstate,
             dbelief=self.dbelief,
             first_dstate=self.dfirst["state"],
@@ -373,7 +265,7 @@ class Gradient(_Pointed):
     def run(self) -> RSSMGrads:
         """Return the gradients of all inputs."""
         run, functions = self.origin, self.origin.functions
-        room = run.pack(self.model, backward=True)
+        room = lay_out(self.model, functions, self.dtype, backward=True)
         actor: Any = None
         if run.problem.actor is None:
             functions.rssm_gradient(byref(self.model), run.num_steps, self.stretch)
@@ -430,6 +322,68 @@ class Gradient(_Pointed):
             if f"initial_{name}" in sums:
                 sums[f"initial_{name}"] += each.sum(axis=0)
         return RSSMWeights.of_arrays(self.spec, sums)
+
+
+def _field(name: str) -> tuple[str, str]:
+    """Return where the engine has the array of an output: a field, or a part and its field."""
+    if name in ("state", "belief"):
+        return "", f"{name}s"
+    head, _, parameter = name.rpartition("_")
+    return "from_prior" if head == "prior" else "drawn", parameter.replace("logits", "mean")
+
+
+def _put_steps(to: Pointed, model: c.Rssm, arrays: Steps, prefix: str = "") -> None:
+    """Let fields, whose names have a prefix, point to arrays by the names of the outputs."""
+    for name, array in arrays.items():
+        if name != "action":
+            part, field = _field(name)
+            to.put(getattr(model, part) if part else model, **{prefix + field: array})
+
+
+def _kept(
+    problem: Problem, model: c.Rssm, layers: dict[str, Any]
+) -> Iterator[tuple[Structure, str, tuple[int, ...]]]:
+    """Yield what a gradient needs: the field of a structure, and the shape of one row."""
+    spec = problem.weights.spec
+    S, H = spec.state_size, spec.belief_size
+    yield model, "given", (S + spec.action_size,)
+    if problem.is_first is not None:
+        yield model, "before", (H,)
+    if spec.cell in ("gru", "gru_reset_before"):  # those of Dreamer's follow from a layer
+        yield model, "gates", (4, H)
+    if spec.latent == "gaussian":
+        yield model.drawn, "raw", (S,)
+        if problem.form == "observe":
+            yield model.from_prior, "raw", (S,)
+    for field, each in layers.items():
+        drawn_from = field in ("prior", "posterior")  # what their last ones give
+        for layer in each[: len(each) - drawn_from]:
+            yield layer, "y", (layer.out,)
+            if layer.norm or layer.activation == ACTIVATIONS["silu"]:
+                yield layer, "pre", (layer.out,)
+
+
+def _model(weights: RSSMWeights, observes: bool, cache: dict[Any, Any] | None) -> Model:
+    """Return what the engine is told of weights; of prepacked ones once, and laid out."""
+    dtype = _compute_dtype(dtype_name(next(weights.named())[1]))
+    if cache is None:
+        return Model(weights, dtype, observes=observes)
+    engine = c.engine()
+    key = engine.isa, observes
+    model: Model | None = cache.get(key)
+    if model is None:
+        model = Model(weights, dtype, observes=observes)
+        model.lay_out(engine.of(dtype))
+        cache[key] = model
+    return model
+
+
+def _compute_dtype(name: str) -> np.dtype[Any]:
+    return np.dtype("float64" if name == "float64" else "float32")
+
+
+def _copies(layers: dict[str, Any]) -> dict[str, Any]:
+    return {field: type(each).from_buffer_copy(each) for field, each in layers.items()}
 
 
 def _episodes(is_first: _Array) -> _Array:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from .. import arrays
 from ..arrays import Array
 from ..errors import blame
 from ..spec import check_bool
-from .call import Call, make_call
+from . import shortcut
+from .call import Call, make_call, plain_weights
 from .outputs import (
     CategoricalImagination,
     CategoricalObservation,
@@ -18,7 +20,7 @@ from .outputs import (
     GaussianObservation,
     GaussianPrior,
 )
-from .weights import RSSMGrads, RSSMWeights
+from .weights import PrepackedRSSMWeights, RSSMGrads, RSSMWeights
 
 Prior: TypeAlias = GaussianPrior | CategoricalPrior
 Imagination: TypeAlias = GaussianImagination | CategoricalImagination
@@ -53,23 +55,46 @@ class RSSMVJP:
             return call.grads(call.backend.backward(call.problem, self._saved, given))
 
 
-def _order(batch_first: object) -> str:
+def order_of(batch_first: object) -> str:
+    """Return how a caller with `batch_first` has time and rows, see `Layout`."""
     check_bool("batch_first", batch_first)
     return "batch_first" if batch_first else "time_first"
 
 
-def _run(call: Call) -> Any:
+def direct(
+    form: str,
+    order: str,
+    weights: Any,
+    state: Any,
+    belief: Any,
+    noise: Any,
+    seed: Any,
+    backend: str,
+    **rest: Any,
+) -> Any:
+    """Run a call as its arrays come, see `make_call`; one like it may have been here before."""
+    key = shortcut.key(form, order, weights, backend, rest)
+    found = None if key is None else weights.shortcuts.get(key)
+    if found is not None:
+        out = found(state, belief, noise, seed, rest["actions"], rest.get("embeds"))
+        if out is not None:
+            return out
+    call = make_call(form, order, weights, state, belief, noise, seed, backend, **rest)
     steps, _ = call.backend.forward(call.problem, keep=False)
+    if key is not None and key not in weights.shortcuts:
+        shortcut.keep(key, weights, call)
     return call.outputs(steps)
 
 
-def _run_vjp(call: Call) -> tuple[Any, RSSMVJP]:
+def direct_vjp(*given: Any, **rest: Any) -> tuple[Any, RSSMVJP]:
+    """Run a call as its arrays come, and return its vector-Jacobian product beside the output."""
+    call = make_call(*given, **rest)
     steps, saved = call.backend.forward(call.problem, keep=True)
     return call.outputs(steps), RSSMVJP(call, saved)
 
 
 def step(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     action: Array,
@@ -82,7 +107,7 @@ def step(
 
     Parameters
     ----------
-    weights : RSSMWeights
+    weights : RSSMWeights or PrepackedRSSMWeights
         They also say which model it is, and every size.
     state : array (N, S) or None
         Stochastic state; None for the weights' initial one, or zeros.
@@ -133,12 +158,14 @@ def step(
     ((4, 3), (4, 3), (4, 3), (4, 8))
     """
     with blame("step"):
-        out: Prior = _run(_step(weights, state, belief, action, noise, seed, backend))
+        out: Prior = direct(
+            "rollout", "step", weights, state, belief, noise, seed, backend, actions=action
+        )
         return out
 
 
 def step_vjp(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     action: Array,
@@ -160,19 +187,13 @@ def step_vjp(
         position or by name, returns `RSSMGrads`. It may be called any number of times.
     """
     with blame("step_vjp"):
-        return _run_vjp(_step(weights, state, belief, action, noise, seed, backend))
-
-
-def _step(
-    weights: Any, state: Any, belief: Any, action: Any, noise: Any, seed: Any, backend: str
-) -> Call:
-    return make_call(
-        "rollout", "step", weights, state, belief, noise, seed, backend, actions=action
-    )
+        return direct_vjp(
+            "rollout", "step", weights, state, belief, noise, seed, backend, actions=action
+        )
 
 
 def rollout(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actions: Array,
@@ -187,7 +208,7 @@ def rollout(
 
     Parameters
     ----------
-    weights : RSSMWeights
+    weights : RSSMWeights or PrepackedRSSMWeights
         They also say which model it is, and every size.
     state : array (N, S) or None
         Stochastic state before the first step; None for the weights' initial one, or zeros.
@@ -230,16 +251,14 @@ def rollout(
     ((5, 4, 3), (5, 4, 8))
     """
     with blame("rollout"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actions": actions, "is_first": is_first}
-        out: Prior = _run(
-            make_call("rollout", order, weights, state, belief, noise, seed, backend, **given)
-        )
+        out: Prior = direct("rollout", order, weights, state, belief, noise, seed, backend, **given)
         return out
 
 
 def rollout_vjp(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actions: Array,
@@ -273,15 +292,13 @@ def rollout_vjp(
     ((5, 4, 2), (8, 8))
     """
     with blame("rollout_vjp"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actions": actions, "is_first": is_first}
-        return _run_vjp(
-            make_call("rollout", order, weights, state, belief, noise, seed, backend, **given)
-        )
+        return direct_vjp("rollout", order, weights, state, belief, noise, seed, backend, **given)
 
 
 def imagine(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actor: Callable[[Array, Array], Array],
@@ -296,7 +313,7 @@ def imagine(
 
     Parameters
     ----------
-    weights : RSSMWeights
+    weights : RSSMWeights or PrepackedRSSMWeights
         They also say which model it is, and every size.
     state : array (N, S) or None
         Stochastic state before the first step; None for the weights' initial one, or zeros. Not
@@ -341,16 +358,16 @@ def imagine(
     ((15, 4, 3), (15, 4, 2))
     """
     with blame("imagine"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actor": actor, "horizon": horizon, "has_vjp": False}
-        out: Imagination = _run(
-            make_call("imagine", order, weights, state, belief, noise, seed, backend, **given)
+        out: Imagination = direct(
+            "imagine", order, weights, state, belief, noise, seed, backend, **given
         )
         return out
 
 
 def imagine_vjp(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actor: Callable[[Array, Array], tuple[Array, Callable[..., Any]]],
@@ -402,15 +419,13 @@ def imagine_vjp(
     (2, 8)
     """
     with blame("imagine_vjp"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actor": actor, "horizon": horizon, "has_vjp": True}
-        return _run_vjp(
-            make_call("imagine", order, weights, state, belief, noise, seed, backend, **given)
-        )
+        return direct_vjp("imagine", order, weights, state, belief, noise, seed, backend, **given)
 
 
 def observe(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actions: Array,
@@ -426,7 +441,7 @@ def observe(
 
     Parameters
     ----------
-    weights : RSSMWeights
+    weights : RSSMWeights or PrepackedRSSMWeights
         They also say which model it is, and every size; it has a posterior.
     state : array (N, S) or None
         Stochastic state before the first step; None for the weights' initial one, or zeros.
@@ -474,16 +489,16 @@ def observe(
     ((6, 4, 3), (6, 4, 3))
     """
     with blame("observe"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actions": actions, "embeds": embeds, "is_first": is_first}
-        out: Observation = _run(
-            make_call("observe", order, weights, state, belief, noise, seed, backend, **given)
+        out: Observation = direct(
+            "observe", order, weights, state, belief, noise, seed, backend, **given
         )
         return out
 
 
 def observe_vjp(
-    weights: RSSMWeights,
+    weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
     belief: Array | None,
     actions: Array,
@@ -508,8 +523,61 @@ def observe_vjp(
         ``vjp(dprior_logits, dposterior_logits, dstate, dbelief)``, as from `step_vjp`.
     """
     with blame("observe_vjp"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actions": actions, "embeds": embeds, "is_first": is_first}
-        return _run_vjp(
-            make_call("observe", order, weights, state, belief, noise, seed, backend, **given)
+        return direct_vjp("observe", order, weights, state, belief, noise, seed, backend, **given)
+
+
+def prepack(
+    weights: RSSMWeights | PrepackedRSSMWeights, *, backend: str = "auto"
+) -> PrepackedRSSMWeights:
+    """Lay weights out for a backend once, for many calls without a gradient.
+
+    Parameters
+    ----------
+    weights : RSSMWeights
+        The weights.
+    backend : {'auto', 'cpu', 'reference'}
+        As of `step`. Another one may still be named in a call: it takes the weights as given.
+
+    Returns
+    -------
+    PrepackedRSSMWeights
+        Accepted wherever weights are. Later changes of the arrays may not be seen.
+
+    Raises
+    ------
+    RnnopError
+        As from `step`.
+
+    Notes
+    -----
+    It is for a model that stays as it is: a control loop that calls `step` every few milliseconds,
+    or a planner that unrolls many futures. Such calls like one before them also skip whatever that
+    one found out. Where the weights change from call to call, as in training, there is nothing to
+    gain.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rnnop import rssm
+    >>> spec = rssm.RSSMSpec(state_size=3, belief_size=8, action_size=2, hidden_size=8)
+    >>> weights = rssm.prepack(rssm.init_weights(spec, seed=0))
+    >>> state, belief = np.zeros((1, 3), np.float32), np.zeros((1, 8), np.float32)
+    >>> for k in range(3):
+    ...     out = rssm.step(weights, state, belief, np.ones((1, 2), np.float32), seed=k)
+    ...     state, belief = out.state, out.belief
+    >>> belief.shape
+    (1, 8)
+    """
+    with blame("prepack"):
+        plain = plain_weights(weights)
+        _, like = next(plain.named())
+        xp = arrays.namespace(str(arrays.family(like)))
+        actions = arrays.zeros(xp, (0, 0, plain.spec.action_size), like)
+        call = make_call(
+            "rollout", "time_first", plain, None, None, None, 0, backend, actions=actions
         )
+        packed = PrepackedRSSMWeights(plain)
+        call.backend.prepack(plain, packed.cache)
+        return packed

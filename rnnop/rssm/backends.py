@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from .. import backends
 from ..arrays import Array
@@ -47,6 +47,8 @@ class Problem:
         Where an episode begins.
     actor : callable or None
         See `Actor`; its vjp may be None in a forward that keeps nothing.
+    cache : dict or None
+        Of prepacked weights: where a backend keeps what it makes of them.
     """
 
     weights: RSSMWeights
@@ -60,6 +62,7 @@ class Problem:
     embeds: Array | None = None
     is_first: Array | None = None
     actor: Actor | None = None
+    cache: dict[Any, Any] | None = None
 
     @property
     def form(self) -> str:
@@ -92,6 +95,32 @@ def step_shapes(spec: RSSMSpec, form: str) -> dict[str, tuple[int, ...]]:
     return shapes | ({"action": (spec.action_size,)} if form == "imagine" else {})
 
 
+Prepared: TypeAlias = Callable[[Array, Array, Array, Array, Array | None], list[Array]]
+"""A forward with all made ready but its data: from state, belief, noise, actions and embeds, as of
+a `Problem`, it returns the results in the order of `step_shapes`. All are C-contiguous."""
+
+
+class Description(NamedTuple):
+    """How a backend would run a problem, for people.
+
+    Attributes
+    ----------
+    manner : str or None
+        The algorithm, such as an instruction set and threads; None for no more to say.
+    hoisted : tuple of str
+        What stands outside the loop over time.
+    compute_dtype : str
+        The dtype of the arithmetic.
+    kept : int or None
+        Bytes that a gradient keeps beside the results; None where they are not known beforehand.
+    """
+
+    manner: str | None
+    hoisted: tuple[str, ...]
+    compute_dtype: str
+    kept: int | None
+
+
 class Backend(Protocol):
     """What a module in the table must offer."""
 
@@ -100,6 +129,15 @@ class Backend(Protocol):
 
     def supports(self, problem: Problem) -> str | None:
         """Return None, or the reason why it cannot run such a problem."""
+
+    def describe(self, problem: Problem) -> Description:
+        """Return how it would run such a problem."""
+
+    def prepack(self, weights: RSSMWeights, cache: dict[Any, Any]) -> None:
+        """Lay weights out for many calls, into `cache`."""
+
+    def prepared(self, problem: Problem) -> Prepared | None:
+        """Return a quicker way to call `forward` again with other data; None if there is none."""
 
     def forward(self, problem: Problem, keep: bool) -> tuple[Steps, Any]:
         """Run the model; return the steps, and with `keep` what the backward needs."""
@@ -112,6 +150,16 @@ class Backend(Protocol):
 def load(name: str) -> Backend:
     """Import the backend called `name` at its first use."""
     return cast(Backend, importlib.import_module(BACKENDS[name]))
+
+
+def refusals(problem: Problem) -> dict[str, str]:
+    """Return the reason of every backend that cannot run a problem."""
+    found = {}
+    for name in BACKENDS:
+        reason = load(name).unavailable() or load(name).supports(problem)
+        if reason is not None:
+            found[name] = reason
+    return found
 
 
 def choose(backend: str, problem: Problem) -> Backend:

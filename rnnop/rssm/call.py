@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import arrays, dropout, validate
+from .. import arrays, validate
 from ..arrays import Array
 from ..errors import DTypeError, ShapeError, SpecError, blame
 from ..ragged import batch_first_storage
@@ -21,7 +21,7 @@ from .actor import CheckedActor
 from .backends import Backend, Problem, Steps, choose, step_shapes
 from .outputs import OUTPUTS
 from .spec import RSSMSpec
-from .weights import RSSMGrads, RSSMWeights
+from .weights import PrepackedRSSMWeights, RSSMGrads, RSSMWeights
 
 AXES = {"step": "N", "time_first": "T, N", "batch_first": "N, T"}
 
@@ -139,11 +139,8 @@ def make_call(
     The `rest` are `actions`, `is_first` and `embeds` as the form has them, or `actor`, `horizon`
     and `has_vjp`.
     """
-    if not isinstance(weights, RSSMWeights):
-        raise DTypeError(
-            f"`weights` is {type(weights).__name__}; expected RSSMWeights",
-            "Make them with rnnop.rssm.init_weights or rnnop.rssm.from_torchrl",
-        )
+    cache = weights.cache if isinstance(weights, PrepackedRSSMWeights) else None
+    weights = plain_weights(weights)
     with blame(spec=weights.spec):
         start = _imagined if form == "imagine" else _known
         sizes, like, like_name = start(order, weights.spec, state, belief, rest)
@@ -162,9 +159,21 @@ def make_call(
             fields["embeds"] = check.embeds(rest["embeds"])
         fields["noise"] = check.noise(noise, validate.seed(seed))
         family, dtype = str(arrays.family(like)), arrays.dtype_name(like)
-        problem = Problem(weights, check.xp, family, dtype, **fields)
+        problem = Problem(weights, check.xp, family, dtype, **fields, cache=cache)
         chosen = choose(backend, problem)
         return Call(problem, chosen, sizes, state is not None, belief is not None)
+
+
+def plain_weights(weights: object) -> RSSMWeights:
+    """Return the weights as the caller gave them, prepacked or not."""
+    if isinstance(weights, PrepackedRSSMWeights):
+        return weights.weights
+    if not isinstance(weights, RSSMWeights):
+        raise DTypeError(
+            f"`weights` is {type(weights).__name__}; expected RSSMWeights",
+            "Make them with rnnop.rssm.init_weights or rnnop.rssm.from_torchrl",
+        )
+    return weights
 
 
 def _known(
@@ -200,6 +209,14 @@ def _imagined(
     return Layout(order, int(rest["horizon"]), int(like.shape[0])), like, name
 
 
+def start(name: str, weights: RSSMWeights, batch_size: int, like: Array) -> Array:
+    """Return the initial state or belief of every row, as `name` says; zeros if there is none."""
+    shape = batch_size, getattr(weights.spec, f"{name}_size")
+    zeros = arrays.zeros(arrays.namespace(str(arrays.family(like))), shape, like)
+    initial = getattr(weights, f"initial_{name}")
+    return zeros if initial is None else zeros + initial
+
+
 @dataclass(frozen=True, eq=False)
 class _Checker:
     """The arrays of one call: each must fit the model, the layout and the array `like`."""
@@ -227,9 +244,7 @@ class _Checker:
         shape = (self.layout.batch_size, size)
         if given is not None:
             return self.array(name, given, shape, f"(N, {name}_size)")
-        zeros = arrays.zeros(self.xp, shape, self.like)
-        initial = getattr(self.weights, f"initial_{name}")
-        return zeros if initial is None else zeros + initial
+        return start(name, self.weights, self.layout.batch_size, self.like)
 
     def noise(self, given: Any, seed: int | None) -> Array:
         """Return the caller's noise, or what the seed gives, time-major."""
@@ -239,8 +254,7 @@ class _Checker:
             axes = f"({AXES[layout.order]}, {word})"
             array = self.array("noise", given, layout.shape(spec.noise_size), axes)
             return layout.time_first(self.xp, array)
-        chosen = dropout.fresh_seed() if seed is None else seed
-        host = streams.draw(spec, chosen, layout.num_steps, layout.batch_size)
+        host = streams.draw(spec, seed, layout.num_steps, layout.batch_size)
         if arrays.dtype_name(self.like) != "float64":
             host = host.astype(np.float32)
         drawn = arrays.from_host(self.xp, host, self.like)

@@ -12,11 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..dropout import fresh_seed
 from .spec import RSSMSpec
 
 
-def draw(spec: RSSMSpec, seed: int, num_steps: int, batch_size: int) -> npt.NDArray[Any]:
-    """Return (T, N, S) normals for a Gaussian, (T, N, S / K) uniforms in [0, 1) else; float64."""
+def draw(spec: RSSMSpec, seed: int | None, num_steps: int, batch_size: int) -> npt.NDArray[Any]:
+    """Return (T, N, S) normals for a Gaussian, (T, N, S / K) uniforms in [0, 1) else; float64.
+
+    Without a seed, they are others each time.
+    """
+    if seed is None:
+        seed = fresh_seed()
     noise = np.empty((num_steps, batch_size, spec.noise_size))
     for t in range(num_steps):
         stream = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, t])))

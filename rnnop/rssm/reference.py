@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from .. import flags
-from .backends import Problem, Steps
+from .backends import Description, Problem, Steps
 from .loop import Loop
-from .weights import RSSMGrads
+from .weights import RSSMGrads, RSSMWeights
 
 
 def unavailable() -> str | None:
@@ -27,6 +27,25 @@ def unavailable() -> str | None:
 def supports(problem: Problem) -> str | None:
     """Return None: there is nothing that the reference cannot run."""
     return None
+
+
+def describe(problem: Problem) -> Description:
+    """Return how it would run such a problem."""
+    hoisted = {
+        "rollout": ("noise", "products of actions"),
+        "imagine": ("noise",),
+        "observe": ("noise", "products of actions and embeddings", "the prior's head"),
+    }
+    compute_dtype = _compute_dtype(problem.family, problem.dtype)
+    return Description(None, hoisted[problem.form], compute_dtype, None)
+
+
+def prepack(weights: RSSMWeights, cache: dict[Any, Any]) -> None:
+    """Do nothing: weights are read as they are given."""
+
+
+def prepared(problem: Problem) -> None:
+    """Return None: there is nothing to make ready."""
 
 
 _quiet = np.errstate(over="ignore", under="ignore", invalid="ignore")

@@ -8,7 +8,7 @@ layer reads two things side by side, they are the columns in the order of SPEC: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .. import arrays
@@ -130,9 +130,9 @@ class RSSMWeights:
         """Yield each array with its name, as 'prior[0].w' or 'gru.w_ih[0]'."""
         for part in LAYERS:
             for k, layer in enumerate(getattr(self, part)):
-                for field, array in zip(Layer._fields, layer, strict=True):
+                for name, array in zip(Layer._fields, layer, strict=True):
                     if array is not None:
-                        yield f"{part}[{k}].{field}", array
+                        yield f"{part}[{k}].{name}", array
         if self.gru is not None:
             yield from ((f"gru.{name}", array) for name, array in self.gru.named())
         for name in VECTORS:
@@ -179,6 +179,30 @@ class RSSMWeights:
         lines = [head, f"  {self.spec}"]
         lines += [f"  {name:<16} {tuple(array.shape)}" for name, array in self.named()]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class PrepackedRSSMWeights:
+    """Weights that were laid out for a backend once, see `rnnop.rssm.prepack`.
+
+    Attributes
+    ----------
+    weights : RSSMWeights
+        As they were given.
+    cache : dict
+        What a backend made of them, for it to find again.
+    shortcuts : dict
+        Calls with them that were made ready, see `rnnop.rssm.shortcut`.
+    """
+
+    weights: RSSMWeights
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+    shortcuts: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def spec(self) -> RSSMSpec:
+        """The model they belong to."""
+        return self.weights.spec
 
 
 class RSSMGrads(NamedTuple):

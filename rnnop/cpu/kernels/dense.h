@@ -190,7 +190,7 @@ static void NAME(finish)(const NAME(Part) *part, const Layer *l, const REAL *c, 
         NAME(Moments) m = NAME(moments)(l->norm, c + j * stride, l->out, part->r->norm_eps);
         int64_t row = (at + j) * l->out;
         for (int64_t v = begin; v < end; v += LANES) {
-            NAME(vec) x = NAME(load)(c + j * stride + v);
+            NAME(vec) x = NAME(load_part)(c + j * stride + v, l->out - v);
             if (l->pre && writes) NAME(store_part)((REAL *)l->pre + row + v, x, l->out - v);
             x = NAME(activate)(l->activation, NAME(normed)(l, (x - m.mean) * m.inverse, v));
             NAME(store)(y + j * stride + v, x);
