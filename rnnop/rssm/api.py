@@ -118,7 +118,8 @@ def step(
     noise : array (N, S), or (N, S / K) of a categorical latent, optional
         Standard normals, or uniforms in [0, 1); drawn from `seed` by default.
     seed : int, optional
-        Makes the drawn noise reproducible; not used beside `noise`.
+        Makes the drawn noise reproducible; not used beside `noise`. The same seed gives the same
+        noise in every call: a loop over steps needs another each time.
     backend : {'auto', 'cpu', 'reference'}
         A backend that is named runs, or raises with the reason.
 
@@ -220,7 +221,8 @@ def rollout(
         Standard normals, or uniforms in [0, 1); with `batch_first` the rows first. Drawn from
         `seed` by default.
     seed : int, optional
-        Makes the drawn noise reproducible, whatever the layout; not used beside `noise`.
+        Makes the drawn noise reproducible, whatever the layout; not used beside `noise`. The same
+        seed gives the same noise in every call.
     is_first : bool (T, N), or (N, T) with `batch_first`, optional
         True where a new episode begins: there the row's state and belief are the initial ones, or
         zeros, and its action is zero.

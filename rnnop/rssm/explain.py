@@ -104,7 +104,7 @@ def explain(call: str, *given: Any, **options: Any) -> RSSMExplanation:
     call       rollout, T=5 N=4
     backend    reference
     hoisted    noise, products of actions
-    memory     1.4 kB of results
+    memory     1.36 kB of results
     precision  float32 data, float32 arithmetic
     """
     with blame("explain"):
