@@ -24,6 +24,8 @@ from rssm_cases import (
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle here: pip install rnnop[torch]")
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Both compute in float64, and differ in the order of their sums: measured at most 2.3e-15, as a
