@@ -21,6 +21,14 @@ def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(params=["auto", "reference"])
+def each_backend(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_flags: None
+) -> None:
+    """Run a test with the fastest backend that there is here, and with the reference."""
+    monkeypatch.setenv("RNNOP_BACKEND", request.param)
+
+
 @pytest.fixture(autouse=True)
 def no_setups() -> None:
     """Let no test find what another one, with another backend perhaps, has set up."""

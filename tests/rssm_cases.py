@@ -89,19 +89,21 @@ class Inputs:
 
     def run(self, vjp: bool = False, **changes: Any) -> Any:
         """Call it, with other weights or arrays where they are given."""
-        weights = changes.pop("weights", self.weights)
-        given = {
-            **self.arrays,
-            **{name: changes.pop(name) for name in [*changes] if name in self.arrays},
-        }
-        options: dict[str, Any] = {"noise": self.noise, **changes}
+        given = self._arguments(vjp, changes)
+        return getattr(rssm, self.form + ("_vjp" if vjp else ""))(**given)
+
+    def explain(self, **changes: Any) -> Any:
+        """Let `rssm.explain` say how `run` would run."""
+        return rssm.explain(self.form, **self._arguments(False, changes))
+
+    def _arguments(self, vjp: bool, changes: dict[str, Any]) -> dict[str, Any]:
+        given = {"weights": self.weights, **self.arrays, "noise": self.noise, **changes}
         if self.form in ("rollout", "observe"):
-            options.setdefault("is_first", self.is_first)
+            given.setdefault("is_first", self.is_first)
         if self.form == "imagine":
-            options.setdefault("actor", self.actor.with_vjp if vjp else self.actor.plain)
-            options.setdefault("horizon", self.noise.shape[0])
-        call = getattr(rssm, self.form + ("_vjp" if vjp else ""))
-        return call(weights, **given, **options)
+            given.setdefault("actor", self.actor.with_vjp if vjp else self.actor.plain)
+            given.setdefault("horizon", self.noise.shape[0])
+        return given
 
 
 def inputs_of(

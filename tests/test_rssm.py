@@ -30,6 +30,8 @@ from rnnop import DTypeError, ShapeError, SpecError, UnsupportedError, rssm
 from rnnop.rssm.backends import BACKENDS, load
 from rnnop.rssm.noise import draw
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SEQUENCES = [form for form in FORMS if form != "step"]
@@ -276,6 +278,33 @@ def test_an_episode_begins_from_the_initial_state(name: str, form: str, learned:
             grads.weights.initial_state, alone_grads.state[0], rtol=0, atol=1e-13
         )
         assert grads.weights.initial_belief.any()
+
+
+@pytest.mark.parametrize("form", ["rollout", "observe"])
+@every_spec
+def test_an_episode_that_begins_at_once_ignores_what_is_given(name: str, form: str) -> None:
+    inputs = inputs_of(form, SPECS[name], num_steps=3, batch_size=2)
+    first = np.array([[True, False], [False, False], [False, False]])
+    spoiled = {key: array.copy() for key, array in inputs.arrays.items()}
+    for key in ("state", "belief"):
+        spoiled[key][0] = np.nan
+    spoiled["actions"][0, 0] = np.nan
+    out, vjp = inputs.run(vjp=True, is_first=first, **spoiled)
+    start = {key: spoiled[key].copy() for key in ("state", "belief", "actions")}
+    for key in ("state", "belief"):
+        start[key][0] = getattr(inputs.weights, f"initial_{key}")
+    start["actions"][0, 0] = 0.0
+    alone, alone_vjp = inputs.run(vjp=True, is_first=None, **start)
+    assert_same(out, alone, 1e-13)
+    cotangents = cotangents_of(out)
+    grads, alone_grads = vjp(*cotangents), alone_vjp(*cotangents)
+    for key in ("state", "belief"):
+        one, other = getattr(grads, key), getattr(alone_grads, key)
+        assert not one[0].any()
+        np.testing.assert_allclose(one[1], other[1], rtol=0, atol=1e-12)
+        initial = getattr(grads.weights, f"initial_{key}")
+        np.testing.assert_allclose(initial, other[0], rtol=0, atol=1e-12)
+    assert not grads.actions[0, 0].any()
 
 
 @pytest.mark.parametrize("form", ["rollout", "observe"])
@@ -533,6 +562,7 @@ def test_cotangents_that_are_none() -> None:
 
 # What is refused
 
+STEP = inputs_of("step", SPECS["first"])
 ROLLOUT = inputs_of("rollout", SPECS["first"])
 OBSERVE = inputs_of("observe", SPECS["first"])
 IMAGINE = inputs_of("imagine", SPECS["first"])
@@ -569,6 +599,30 @@ def test_refused_in_a_rollout(
 ) -> None:
     with pytest.raises(error, match=message.replace("rollout:", f"rollout{'_vjp' * vjp}:")):
         ROLLOUT.run(vjp=vjp, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"action": np.zeros((2, 3))},
+            ShapeError,
+            r"`action` has shape \(2, 3\).*\(N, action_size",
+        ),
+        ({"action": np.zeros((1, 2, 2))}, ShapeError, r"`action` has shape \(1, 2, 2\)"),
+        ({"action": None}, DTypeError, "`action` is NoneType"),
+        ({"noise": np.zeros((2, 5))}, ShapeError, r"`noise` has shape \(2, 5\).*\(N, state_size\)"),
+        ({"noise": np.zeros((1, 2, 6))}, ShapeError, r"`noise` has shape \(1, 2, 6\)"),
+        ({"state": np.zeros((3, 6))}, ShapeError, r"`state` has shape \(3, 6\)"),
+        ({"belief": np.zeros((2, 6))}, ShapeError, r"`belief` has shape \(2, 6\)"),
+    ],
+)
+@pytest.mark.parametrize("vjp", [False, True])
+def test_refused_in_a_step(
+    changes: dict[str, Any], error: type[Exception], message: str, vjp: bool
+) -> None:
+    with pytest.raises(error, match=f"step{'_vjp' * vjp}: {message}"):
+        STEP.run(vjp=vjp, **changes)
 
 
 @pytest.mark.parametrize(
@@ -635,6 +689,8 @@ def test_refused_in_imagination(
 def test_an_actors_vjp_is_checked() -> None:
     with pytest.raises(DTypeError, match=r"`actor\(state, belief\)` is ndarray; expected \(act"):
         IMAGINE.run(vjp=True, actor=IMAGINE.actor.plain)
+    with pytest.raises(ShapeError, match=r"`actor\(state, belief\)` has shape \(2, 1\)"):
+        IMAGINE.run(vjp=True, actor=lambda state, belief: (short(state, belief), never))
     for returned, error, message in (
         (None, DTypeError, "vjp: the actor's vjp returned NoneType"),
         ((None,), DTypeError, "the actor's vjp returned tuple"),
@@ -892,7 +948,7 @@ def test_docstrings(name: str) -> None:
         return
     if not re.search(r"The arguments are those of `\w+`", text):
         wanted = [
-            ("**" if each.kind is each.VAR_KEYWORD else "") + each.name
+            {each.VAR_KEYWORD: "**", each.VAR_POSITIONAL: "*"}.get(each.kind, "") + each.name
             for each in inspect.signature(value).parameters.values()
         ]
         assert section(text, "Parameters") == wanted

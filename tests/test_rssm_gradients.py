@@ -35,16 +35,17 @@ TOLERANCE = 2e-14
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_differences(name: str, form: str) -> None:
+    """Of the reference; whatever else runs is compared with it, and closer."""
     inputs = inputs_of(form, SPECS[name])
     for key in {"action", "actions"} & set(inputs.arrays):
         # Beyond 1 the divisor of a block GRU's actions is a constant to gradients, not in fact.
         inputs.arrays[key] = np.tanh(inputs.arrays[key])
-    out, vjp = inputs.run(vjp=True)
+    out, vjp = inputs.run(vjp=True, backend="reference")
     cotangents = cotangents_of(out)
     found = gradients_of(vjp(*cotangents))
 
     def terms(**changes: Any) -> Array:
-        result = inputs.run(**changes)
+        result = inputs.run(**changes, backend="reference")
         return np.concatenate(
             [(each * d).reshape(-1) for each, d in zip(result, cotangents, strict=True)]
         )
@@ -85,6 +86,7 @@ def tensors(inputs: Any, dtype: Any = torch.float64) -> tuple[Any, dict[str, Any
     return call, leaves, given
 
 
+@pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", SPECS)
 def test_autograd(name: str, form: str) -> None:
@@ -105,6 +107,7 @@ def test_autograd(name: str, form: str) -> None:
         np.testing.assert_allclose(found[name], wanted, rtol=0, atol=most, err_msg=name)
 
 
+@pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("form", ["step", "rollout", "observe"])
 @pytest.mark.parametrize("name", ["first", "dreamer_v2", "dreamer_v3"])
 def test_the_vjp_takes_tensors(name: str, form: str) -> None:

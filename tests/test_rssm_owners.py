@@ -17,6 +17,8 @@ import rnnop
 from rnnop import rssm
 from rnnop.rssm import Layer
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CLOSE = 1e-14

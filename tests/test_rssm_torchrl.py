@@ -16,6 +16,8 @@ models = pytest.importorskip(
 )
 tensordict = pytest.importorskip("tensordict")
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Both compute in float64, and differ in the order of their sums: measured at most 3.5e-15, as a

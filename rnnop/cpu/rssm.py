@@ -6,15 +6,16 @@ with the arrays that they point to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from ctypes import byref
+from ctypes import Structure, byref
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..arrays import LABELS, Array, dtype_name, family
-from ..rssm.backends import Prepared, Problem, Steps, step_shapes
+from ..rssm.backends import Description, Prepared, Problem, Steps, step_shapes
 from ..rssm.mlp_actor import MLPActor
 from ..rssm.weights import RSSMGrads, RSSMWeights
 from . import engine as c
@@ -37,18 +38,20 @@ def supports(problem: Problem) -> str | None:
     return None
 
 
-def manner(problem: Problem) -> str:
-    """Return the instruction set, the threads, and what one native call does."""
-    threads = c.num_threads()
-    calls = "call" if problem.actor is None or native_actor(problem) else "step"
-    return (
-        f"{c.engine().isa}, {threads} thread{'s' if threads > 1 else ''}, one native call a {calls}"
-    )
-
-
-def compute_dtype(problem: Problem) -> str:
-    """Return the dtype of the arithmetic: that of the data, float32 for the halves."""
-    return str(_compute_dtype(problem.dtype))
+def describe(problem: Problem) -> Description:
+    """Return how the engine would run such a problem."""
+    threads, form = c.num_threads(), problem.form
+    stepwise = problem.actor is not None and native_actor(problem) is None
+    calls = "one native call for " + ("each step" if stepwise else "all steps")
+    manner = f"{c.engine().isa}, {threads} thread{'s' if threads > 1 else ''}, {calls}"
+    hoisted = ("products of embeddings", "the prior's head") if form == "observe" else ()
+    dtype = _compute_dtype(problem.dtype)
+    model = _model(problem.weights, form == "observe", problem.cache)
+    actor = native_actor(problem)
+    layers = model.layers if actor is None else model.layers | {"actor": model.actor(actor)}
+    numbers = sum(math.prod(row) for _, _, row in _kept(problem, model.told, layers))
+    T, N, *_ = problem.noise.shape
+    return Description(manner, ("noise", *hoisted), str(dtype), T * N * numbers * dtype.itemsize)
 
 
 def prepack(weights: RSSMWeights, cache: dict[Any, Any]) -> None:
@@ -149,18 +152,9 @@ class Run(Pointed):
         if keep:
             self._keep()
 
-    @property
-    def keeps_gates(self) -> bool:
-        """Whether gates are kept: those of Dreamer's cells follow from a layer that is."""
-        return self.spec.cell in ("gru", "gru_reset_before")
-
     def ready(self, array: Any) -> Any:
         """Return an array as the engine reads it; None of None."""
         return None if array is None else np.ascontiguousarray(array, self.dtype)
-
-    def rows(self, *shape: int) -> _Array:
-        """Return memory for all rows, if they are kept."""
-        return np.empty((self.num_steps * self.batch_size, *shape), self.dtype)
 
     def _act(self) -> None:
         """Take the actor into the loop, which then wants the gradient of its action, too."""
@@ -186,29 +180,12 @@ class Run(Pointed):
         _put_steps(self, self.model, steps)
 
     def _keep(self) -> None:
-        """Point to memory for what the backward needs."""
-        spec, model = self.spec, self.model
-        self._keep_layers()
-        self.put(model, given=self.rows(spec.state_size + spec.action_size))
-        if self.problem.is_first is not None:
-            self.put(model, before=self.rows(spec.belief_size))
-        if self.keeps_gates:
-            self.put(model, gates=self.rows(4, spec.belief_size))
-        if spec.latent == "gaussian":
-            self.put(model.drawn, raw=self.rows(spec.state_size))
-            if self.problem.form == "observe":
-                self.put(model.from_prior, raw=self.rows(spec.state_size))
-
-    def _keep_layers(self) -> None:
-        """Point to memory for what the layers give, but the last of a head."""
+        """Point to memory for what the backward needs, from layers of its own."""
         self.layers = _copies(self.layers)
         point_to_layers(self.model, self.layers)
-        for field, layers in self.layers.items():
-            hidden = len(layers) - (field in ("prior", "posterior", "actor"))
-            for layer in layers[:hidden]:
-                self.put(layer, y=self.rows(layer.out))
-                if layer.norm or layer.activation == ACTIVATIONS["silu"]:
-                    self.put(layer, pre=self.rows(layer.out))
+        for structure, field, row in _kept(self.problem, self.model, self.layers):
+            array = np.empty((self.num_steps * self.batch_size, *row), self.dtype)
+            self.put(structure, **{field: array})
 
     def forward(self) -> None:
         """Fill in the results of all steps."""
@@ -295,7 +272,7 @@ class Gradient(Pointed):
         _put_steps(self, model, given, "d")
         self.put(
             model,
-            d_gates=self._rows(4, H) if run.keeps_gates else None,
+            d_gates=self._rows(4, H) if model.gates else None,
             d_prior=self._rows(H) if self.wants_prior else None,
             dstate=self.dstate,
             dbelief=self.dbelief,
@@ -397,6 +374,29 @@ def _put_steps(to: Pointed, model: c.Rssm, arrays: Steps, prefix: str = "") -> N
         if name != "action":
             part, field = _field(name)
             to.put(getattr(model, part) if part else model, **{prefix + field: array})
+
+
+def _kept(
+    problem: Problem, model: c.Rssm, layers: dict[str, Any]
+) -> Iterator[tuple[Structure, str, tuple[int, ...]]]:
+    """Yield what a gradient needs: the field of a structure, and the shape of one row."""
+    spec = problem.weights.spec
+    S, H = spec.state_size, spec.belief_size
+    yield model, "given", (S + spec.action_size,)
+    if problem.is_first is not None:
+        yield model, "before", (H,)
+    if spec.cell in ("gru", "gru_reset_before"):  # those of Dreamer's follow from a layer
+        yield model, "gates", (4, H)
+    if spec.latent == "gaussian":
+        yield model.drawn, "raw", (S,)
+        if problem.form == "observe":
+            yield model.from_prior, "raw", (S,)
+    for field, each in layers.items():
+        is_result = field in ("prior", "posterior", "actor")  # what their last ones give
+        for layer in each[: len(each) - is_result]:
+            yield layer, "y", (layer.out,)
+            if layer.norm or layer.activation == ACTIVATIONS["silu"]:
+                yield layer, "pre", (layer.out,)
 
 
 def _model(weights: RSSMWeights, observes: bool, cache: dict[Any, Any] | None) -> Model:

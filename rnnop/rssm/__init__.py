@@ -10,11 +10,13 @@ from .api import (
     imagine_vjp,
     observe,
     observe_vjp,
+    prepack,
     rollout,
     rollout_vjp,
     step,
     step_vjp,
 )
+from .explain import RSSMExplanation, explain
 from .initialize import init_weights
 from .mlp_actor import MLPActor
 from .outputs import (
@@ -27,7 +29,7 @@ from .outputs import (
 )
 from .spec import RSSMSpec
 from .torchrl import TorchRLWeights, from_torchrl, to_torchrl
-from .weights import Layer, RSSMGrads, RSSMWeights
+from .weights import Layer, PrepackedRSSMWeights, RSSMGrads, RSSMWeights
 
 __all__ = [
     "RSSMVJP",
@@ -39,16 +41,20 @@ __all__ = [
     "GaussianPrior",
     "Layer",
     "MLPActor",
+    "PrepackedRSSMWeights",
+    "RSSMExplanation",
     "RSSMGrads",
     "RSSMSpec",
     "RSSMWeights",
     "TorchRLWeights",
+    "explain",
     "from_torchrl",
     "imagine",
     "imagine_vjp",
     "init_weights",
     "observe",
     "observe_vjp",
+    "prepack",
     "rollout",
     "rollout_vjp",
     "step",

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from .. import arrays
 from ..arrays import Array
 from ..errors import blame
 from ..spec import check_bool
 from . import shortcut
-from .call import Call, make_call
+from .call import Call, make_call, plain_weights
 from .outputs import (
     CategoricalImagination,
     CategoricalObservation,
@@ -54,7 +55,8 @@ class RSSMVJP:
             return call.grads(call.backend.backward(call.problem, self._saved, given))
 
 
-def _order(batch_first: object) -> str:
+def order_of(batch_first: object) -> str:
+    """Return how a caller with `batch_first` has time and rows, see `Layout`."""
     check_bool("batch_first", batch_first)
     return "batch_first" if batch_first else "time_first"
 
@@ -116,7 +118,8 @@ def step(
     noise : array (N, S), or (N, S / K) of a categorical latent, optional
         Standard normals, or uniforms in [0, 1); drawn from `seed` by default.
     seed : int, optional
-        Makes the drawn noise reproducible; not used beside `noise`.
+        Makes the drawn noise reproducible; not used beside `noise`. The same seed gives the same
+        noise in every call: a loop over steps needs another each time.
     backend : {'auto', 'cpu', 'cuda', 'reference'}
         A backend that is named runs, or raises with the reason.
 
@@ -218,7 +221,8 @@ def rollout(
         Standard normals, or uniforms in [0, 1); with `batch_first` the rows first. Drawn from
         `seed` by default.
     seed : int, optional
-        Makes the drawn noise reproducible, whatever the layout; not used beside `noise`.
+        Makes the drawn noise reproducible, whatever the layout; not used beside `noise`. The same
+        seed gives the same noise in every call.
     is_first : bool (T, N), or (N, T) with `batch_first`, optional
         True where a new episode begins: there the row's state and belief are the initial ones, or
         zeros, and its action is zero.
@@ -249,7 +253,7 @@ def rollout(
     ((5, 4, 3), (5, 4, 8))
     """
     with blame("rollout"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actions": actions, "is_first": is_first}
         out: Prior = direct("rollout", order, weights, state, belief, noise, seed, backend, **given)
         return out
@@ -290,7 +294,7 @@ def rollout_vjp(
     ((5, 4, 2), (8, 8))
     """
     with blame("rollout_vjp"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actions": actions, "is_first": is_first}
         return direct_vjp("rollout", order, weights, state, belief, noise, seed, backend, **given)
 
@@ -356,7 +360,7 @@ def imagine(
     ((15, 4, 3), (15, 4, 2))
     """
     with blame("imagine"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actor": actor, "horizon": horizon, "has_vjp": False}
         out: Imagination = direct(
             "imagine", order, weights, state, belief, noise, seed, backend, **given
@@ -418,7 +422,7 @@ def imagine_vjp(
     (2, 8)
     """
     with blame("imagine_vjp"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actor": actor, "horizon": horizon, "has_vjp": True}
         return direct_vjp("imagine", order, weights, state, belief, noise, seed, backend, **given)
 
@@ -488,7 +492,7 @@ def observe(
     ((6, 4, 3), (6, 4, 3))
     """
     with blame("observe"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actions": actions, "embeds": embeds, "is_first": is_first}
         out: Observation = direct(
             "observe", order, weights, state, belief, noise, seed, backend, **given
@@ -522,6 +526,61 @@ def observe_vjp(
         ``vjp(dprior_logits, dposterior_logits, dstate, dbelief)``, as from `step_vjp`.
     """
     with blame("observe_vjp"):
-        order = _order(batch_first)
+        order = order_of(batch_first)
         given = {"actions": actions, "embeds": embeds, "is_first": is_first}
         return direct_vjp("observe", order, weights, state, belief, noise, seed, backend, **given)
+
+
+def prepack(
+    weights: RSSMWeights | PrepackedRSSMWeights, *, backend: str = "auto"
+) -> PrepackedRSSMWeights:
+    """Lay weights out for a backend once, for many calls without a gradient.
+
+    Parameters
+    ----------
+    weights : RSSMWeights
+        The weights.
+    backend : {'auto', 'cpu', 'reference'}
+        As of `step`. Another one may still be named in a call: it takes the weights as given.
+
+    Returns
+    -------
+    PrepackedRSSMWeights
+        Accepted wherever weights are. Later changes of the arrays may not be seen.
+
+    Raises
+    ------
+    RnnopError
+        As from `step`.
+
+    Notes
+    -----
+    It is for a model that stays as it is: a control loop that calls `step` every few milliseconds,
+    or a planner that unrolls many futures. Such calls like one before them also skip whatever that
+    one found out. Where the weights change from call to call, as in training, there is nothing to
+    gain.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rnnop import rssm
+    >>> spec = rssm.RSSMSpec(state_size=3, belief_size=8, action_size=2, hidden_size=8)
+    >>> weights = rssm.prepack(rssm.init_weights(spec, seed=0))
+    >>> state, belief = np.zeros((1, 3), np.float32), np.zeros((1, 8), np.float32)
+    >>> for k in range(3):
+    ...     out = rssm.step(weights, state, belief, np.ones((1, 2), np.float32), seed=k)
+    ...     state, belief = out.state, out.belief
+    >>> belief.shape
+    (1, 8)
+    """
+    with blame("prepack"):
+        plain = plain_weights(weights)
+        _, like = next(plain.named())
+        xp = arrays.namespace(str(arrays.family(like)))
+        actions = arrays.zeros(xp, (0, 0, plain.spec.action_size), like)
+        call = make_call(
+            "rollout", "time_first", plain, None, None, None, 0, backend, actions=actions
+        )
+        packed = PrepackedRSSMWeights(plain)
+        call.backend.prepack(plain, packed.cache)
+        return packed

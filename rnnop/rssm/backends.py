@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from .. import backends
 from ..arrays import Array
@@ -104,6 +104,35 @@ Prepared: TypeAlias = Callable[[Array, Array, Array, Array, Array | None], list[
 a `Problem`, it returns the results in the order of `step_shapes`. All are C-contiguous."""
 
 
+class Description(NamedTuple):
+    """How a backend would run a problem, for people.
+
+    Attributes
+    ----------
+    manner : str or None
+        The algorithm, such as an instruction set and threads; None for no more to say.
+    hoisted : tuple of str
+        What stands outside the loop over time.
+    compute_dtype : str
+        The dtype of the arithmetic.
+    kept : int or None
+        Bytes that a gradient keeps beside the results; None where they are not known beforehand.
+    """
+
+    manner: str | None
+    hoisted: tuple[str, ...]
+    compute_dtype: str
+    kept: int | None
+
+
+# What can stand outside the loop over time, by form.
+HOISTED = {
+    "rollout": ("noise", "products of actions"),
+    "imagine": ("noise",),
+    "observe": ("noise", "products of actions and embeddings", "the prior's head"),
+}
+
+
 class Backend(Protocol):
     """What a module in the table must offer."""
 
@@ -113,11 +142,8 @@ class Backend(Protocol):
     def supports(self, problem: Problem) -> str | None:
         """Return None, or the reason why it cannot run such a problem."""
 
-    def manner(self, problem: Problem) -> str | None:
-        """Return how it would run such a problem, for people; None for no more to say."""
-
-    def compute_dtype(self, problem: Problem) -> str:
-        """Return the dtype of the arithmetic, 'float32' or 'float64'."""
+    def describe(self, problem: Problem) -> Description:
+        """Return how it would run such a problem."""
 
     def prepack(self, weights: RSSMWeights, cache: dict[Any, Any]) -> None:
         """Lay weights out for many calls, into `cache`."""
@@ -138,6 +164,17 @@ def load(name: str) -> Backend:
     return cast(Backend, importlib.import_module(BACKENDS[name]))
 
 
+def refusals(problem: Problem) -> dict[str, str]:
+    """Return the reason of every backend that cannot run a problem."""
+    reasons = {name: _refusal(load(name), problem) for name in BACKENDS}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _refusal(backend: Backend, problem: Problem) -> str | None:
+    """Return None, or why a backend cannot run a problem; libraries are loaded last."""
+    return backend.supports(problem) or backend.unavailable()
+
+
 def choose(backend: str, problem: Problem) -> Backend:
     """Return the backend for a call: the one named, or the first that can.
 
@@ -156,7 +193,7 @@ def choose(backend: str, problem: Problem) -> Backend:
         )
     for each in BACKENDS if name == "auto" else (name,):
         chosen = load(each)
-        reason = chosen.supports(problem) or chosen.unavailable()  # the latter loads libraries
+        reason = _refusal(chosen, problem)
         if reason is None:
             return chosen
     raise UnsupportedError(f"backend {each!r} cannot run this call: {reason}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import flags
-from .backends import Problem, Steps
+from .backends import HOISTED, Description, Problem, Steps
 from .loop import Loop
 from .weights import RSSMGrads, RSSMWeights
 
@@ -29,13 +29,10 @@ def supports(problem: Problem) -> str | None:
     return None
 
 
-def manner(problem: Problem) -> None:
-    """Return None: there is one way."""
-
-
-def compute_dtype(problem: Problem) -> str:
-    """Return the dtype of the arithmetic, see the docstring of the module."""
-    return _compute_dtype(problem.family, problem.dtype)
+def describe(problem: Problem) -> Description:
+    """Return how it would run such a problem."""
+    compute_dtype = _compute_dtype(problem.family, problem.dtype)
+    return Description(None, HOISTED[problem.form], compute_dtype, None)
 
 
 def prepack(weights: RSSMWeights, cache: dict[Any, Any]) -> None:

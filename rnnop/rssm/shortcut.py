@@ -31,7 +31,7 @@ class Shortcut:
         problem, layout = call.problem, call.layout
         self._run, self._spec, self._dtype = run, call.spec, problem.state.dtype
         self._steps, self._rows = layout.num_steps, layout.batch_size
-        self._is_step = layout.order == "step"
+        self._is_step, self._observes = layout.order == "step", problem.form == "observe"
         self._output = OUTPUTS[problem.form, call.spec.latent]
         # Not given, they are these, which nobody writes to.
         self._state, self._belief = (
@@ -53,7 +53,7 @@ class Shortcut:
             belief = self._belief
         elif not self._fits(belief, self._belief.shape):
             return None
-        if embeds is not None and not self._fits(embeds, self._embeds_shape):
+        if self._observes and not self._fits(embeds, self._embeds_shape):
             return None
         if seed is not None and (type(seed) is not int or seed < 0):
             return None

@@ -6,14 +6,13 @@ a launch, and lists of them that become graphs. `layers.py`, `cells.py` and `mod
 lists of one model, `plan.py` keeps them with their memory, `run.py` makes a call of one.
 """
 
-from .abilities import compute_dtype, manner, prepack, prepared, supports, unavailable
+from .abilities import describe, prepack, prepared, supports, unavailable
 from .run import backward, forward
 
 __all__ = [
     "backward",
-    "compute_dtype",
+    "describe",
     "forward",
-    "manner",
     "prepack",
     "prepared",
     "supports",

@@ -8,7 +8,7 @@ from typing import Any
 from ... import flags
 from ...arrays import LABELS, device
 from ...cudnn.memory import CupyMemory, Memory, TorchMemory
-from ..backends import Problem
+from ..backends import HOISTED, Description, Problem
 from ..weights import RSSMWeights
 from . import library
 
@@ -34,15 +34,15 @@ def supports(problem: Problem) -> str | None:
     )
 
 
-def manner(problem: Problem) -> str:
-    """Return whether the work is captured."""
+def describe(problem: Problem) -> Description:
+    """Return how it would run such a problem."""
     captures = flags.enabled("RNNOP_CUDA_GRAPHS")
-    return "captured in CUDA graphs" if captures else "one launch after another"
-
-
-def compute_dtype(problem: Problem) -> str:
-    """Return the dtype of the arithmetic: that of the data, float32 for the halves."""
-    return "float64" if problem.dtype == "float64" else "float32"
+    return Description(
+        "captured in CUDA graphs" if captures else "one launch after another",
+        HOISTED[problem.form],
+        "float64" if problem.dtype == "float64" else "float32",
+        None,
+    )
 
 
 def prepack(weights: RSSMWeights, cache: dict[Any, Any]) -> None:
