@@ -17,7 +17,7 @@ from ..arrays import Array
 from ..errors import DTypeError, blame
 from ..packing import PackedSequence, data_of, packed_as
 from ..weights import PrepackedWeights, RNNGrads, RNNWeights
-from .call import Call, on_host, split, stand_in
+from .call import RNNCall, on_host, split, stand_in
 from .primitives import backward_p, forward_p
 
 Weights = RNNWeights | PrepackedWeights
@@ -82,7 +82,7 @@ def prepack(weights: RNNWeights, *, mode: str = "gru", backend: str = "auto") ->
 class VJP:
     """The vector-Jacobian product of one call of `rnn_vjp`, on JAX arrays."""
 
-    _call: Call
+    _call: RNNCall
     _leaves: list[Array]
     _token: Array
     _x: Any

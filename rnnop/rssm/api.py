@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+from .. import frameworks
 from ..arrays import Array
 from ..errors import blame
 from ..spec import check_bool
@@ -58,14 +59,39 @@ def _order(batch_first: object) -> str:
     return "batch_first" if batch_first else "time_first"
 
 
-def _run(call: Call) -> Any:
+def direct(*args: Any, **rest: Any) -> Any:
+    """Run a call as its arrays come, see `make_call`."""
+    call = make_call(*args, **rest)
     steps, _ = call.backend.forward(call.problem, keep=False)
     return call.outputs(steps)
 
 
-def _run_vjp(call: Call) -> tuple[Any, RSSMVJP]:
+def direct_vjp(*args: Any, **rest: Any) -> tuple[Any, RSSMVJP]:
+    """Run a call as its arrays come, and return its vector-Jacobian product beside the output."""
+    call = make_call(*args, **rest)
     steps, saved = call.backend.forward(call.problem, keep=True)
     return call.outputs(steps), RSSMVJP(call, saved)
+
+
+def _by(name: str, weights: Any, backend: str) -> Callable[..., Any] | None:
+    """Return a function of the adapter for calls with such weights, or None if they need none."""
+    if not isinstance(weights, RSSMWeights):
+        return None
+    with blame(spec=weights.spec):
+        adapter = frameworks.adapter(weights.prior[0].w, backend)
+    return None if adapter is None else cast(Callable[..., Any], getattr(adapter.rssm, name))
+
+
+def _run(form: str, order: str, weights: Any, *given: Any, **rest: Any) -> Any:
+    """Run a call; the arguments are those of `make_call`."""
+    run = _by("run", weights, backend=given[-1]) or direct
+    return run(form, order, weights, *given, **rest)
+
+
+def _run_vjp(form: str, order: str, weights: Any, *given: Any, **rest: Any) -> tuple[Any, RSSMVJP]:
+    """Likewise, and return its vector-Jacobian product beside the output."""
+    run = _by("run_vjp", weights, backend=given[-1]) or direct_vjp
+    return cast(tuple[Any, RSSMVJP], run(form, order, weights, *given, **rest))
 
 
 def step(
@@ -133,7 +159,9 @@ def step(
     ((4, 3), (4, 3), (4, 3), (4, 8))
     """
     with blame("step"):
-        out: Prior = _run(_step(weights, state, belief, action, noise, seed, backend))
+        out: Prior = _run(
+            "rollout", "step", weights, state, belief, noise, seed, backend, actions=action
+        )
         return out
 
 
@@ -160,15 +188,9 @@ def step_vjp(
         position or by name, returns `RSSMGrads`. It may be called any number of times.
     """
     with blame("step_vjp"):
-        return _run_vjp(_step(weights, state, belief, action, noise, seed, backend))
-
-
-def _step(
-    weights: Any, state: Any, belief: Any, action: Any, noise: Any, seed: Any, backend: str
-) -> Call:
-    return make_call(
-        "rollout", "step", weights, state, belief, noise, seed, backend, actions=action
-    )
+        return _run_vjp(
+            "rollout", "step", weights, state, belief, noise, seed, backend, actions=action
+        )
 
 
 def rollout(
@@ -232,9 +254,7 @@ def rollout(
     with blame("rollout"):
         order = _order(batch_first)
         given = {"actions": actions, "is_first": is_first}
-        out: Prior = _run(
-            make_call("rollout", order, weights, state, belief, noise, seed, backend, **given)
-        )
+        out: Prior = _run("rollout", order, weights, state, belief, noise, seed, backend, **given)
         return out
 
 
@@ -275,9 +295,7 @@ def rollout_vjp(
     with blame("rollout_vjp"):
         order = _order(batch_first)
         given = {"actions": actions, "is_first": is_first}
-        return _run_vjp(
-            make_call("rollout", order, weights, state, belief, noise, seed, backend, **given)
-        )
+        return _run_vjp("rollout", order, weights, state, belief, noise, seed, backend, **given)
 
 
 def imagine(
@@ -344,7 +362,7 @@ def imagine(
         order = _order(batch_first)
         given = {"actor": actor, "horizon": horizon, "has_vjp": False}
         out: Imagination = _run(
-            make_call("imagine", order, weights, state, belief, noise, seed, backend, **given)
+            "imagine", order, weights, state, belief, noise, seed, backend, **given
         )
         return out
 
@@ -404,9 +422,7 @@ def imagine_vjp(
     with blame("imagine_vjp"):
         order = _order(batch_first)
         given = {"actor": actor, "horizon": horizon, "has_vjp": True}
-        return _run_vjp(
-            make_call("imagine", order, weights, state, belief, noise, seed, backend, **given)
-        )
+        return _run_vjp("imagine", order, weights, state, belief, noise, seed, backend, **given)
 
 
 def observe(
@@ -477,7 +493,7 @@ def observe(
         order = _order(batch_first)
         given = {"actions": actions, "embeds": embeds, "is_first": is_first}
         out: Observation = _run(
-            make_call("observe", order, weights, state, belief, noise, seed, backend, **given)
+            "observe", order, weights, state, belief, noise, seed, backend, **given
         )
         return out
 
@@ -510,6 +526,4 @@ def observe_vjp(
     with blame("observe_vjp"):
         order = _order(batch_first)
         given = {"actions": actions, "embeds": embeds, "is_first": is_first}
-        return _run_vjp(
-            make_call("observe", order, weights, state, belief, noise, seed, backend, **given)
-        )
+        return _run_vjp("observe", order, weights, state, belief, noise, seed, backend, **given)
