@@ -238,7 +238,9 @@ def split(
     if isinstance(weights, PrepackedWeights):
         weights, prepacked = weights.weights, on_host(weights)
     plain = validate.weights_object(weights)
-    given = {name: _steps(name, options.pop(name, None)) for name in ("mask", "lengths", "resets")}
+    given = {
+        name: steps_array(name, options.pop(name, None)) for name in ("mask", "lengths", "resets")
+    }
     masks, seed = options.pop("dropout_masks", None), options.pop("seed", None)
     options = {name: _static(name, value) for name, value in options.items()}
     operands = Operands(data_of(x), plain, h0, c0, **given, dropout_masks=masks)
@@ -276,7 +278,7 @@ def _named(operands: Operands) -> Iterator[tuple[str, Any]]:
         yield "dropout_masks", masks
 
 
-def _steps(name: str, value: Any) -> Array | None:
+def steps_array(name: str, value: Any) -> Array | None:
     """Return a mask, resets or lengths as an array, which may be of JAX."""
     if value is None or arrays.family(value) == "jax":
         return value
