@@ -27,7 +27,7 @@ from torch_family import AUTOGRAD, TORCH, array, tensor  # noqa: E402
 
 import rnnop.torch  # noqa: E402
 from rnnop.torch import call as calls  # noqa: E402
-from rnnop.torch import functional, host, op  # noqa: E402
+from rnnop.torch import functional, host, op, operators  # noqa: E402
 
 every_case = pytest.mark.parametrize(
     "case", [pytest.param(case, id=case.id) for case in (*CORE, *TINY)]
@@ -293,15 +293,15 @@ def test_final_states_may_change_before_the_backward() -> None:
 def test_nothing_is_kept_where_no_backward_can_follow() -> None:
     net = Net()
     gc.collect()
-    before = len(op._TOKENS)
+    before = len(operators._TOKENS)
     with torch.no_grad():
         net()
     plain = rnnop.rnn(net.x.detach(), net.weights.map(lambda each: each.detach()))
-    assert len(op._TOKENS) == before
+    assert len(operators._TOKENS) == before
     out = net()
-    assert len(op._TOKENS) == before + 1
+    assert len(operators._TOKENS) == before + 1
     out.y.sum().backward()
-    assert len(op._TOKENS) == before, "freed with the graph, while the outputs still live"
+    assert len(operators._TOKENS) == before, "freed with the graph, while the outputs still live"
     assert plain.y.shape == out.y.shape
 
 
@@ -322,7 +322,7 @@ def test_the_backward_runs_the_forward_again_where_what_was_kept_is_not_its_own(
     copied = {"x": net.x, "h0": net.h0, "w_hh": net.weights.w_hh[1]}
     count = 0
     gc.collect()
-    before = len(op._TOKENS)
+    before = len(operators._TOKENS)
 
     def pack(each: Any) -> Any:
         nonlocal count
@@ -338,7 +338,7 @@ def test_the_backward_runs_the_forward_again_where_what_was_kept_is_not_its_own(
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each):
         y = net(**options).y
     assert count
-    assert len(op._TOKENS) == before + (lost != "token")
+    assert len(operators._TOKENS) == before + (lost != "token")
     assert_equal(net.gradients(y), wanted)
 
 
@@ -346,7 +346,7 @@ def test_a_token_of_another_process_means_nothing() -> None:
     net = Net()
     y = net().y
     wanted = net.gradients(net().y)
-    op._TOKENS.clear()
+    operators._TOKENS.clear()
     assert_equal(net.gradients(y), wanted)
 
 

@@ -59,19 +59,19 @@ def inputs(name: str, grad: bool = True) -> Any:
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_opcheck(name: str, grad: bool) -> None:
-    results = torch.library.opcheck(op.RNN, tuple(inputs(name, grad)))
+    results = torch.library.opcheck(op.RNN.op, tuple(inputs(name, grad)))
     assert set(results.values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_opcheck_of_the_gradient(name: str) -> None:
     given = inputs(name, grad=False)
-    *outputs, token = op.RNN(*given, True)
+    *outputs, token = op.RNN.op(*given, True)
     cotangents = [outputs[0] * 1, None, *[each * 1 for each in outputs[2:]]]
     cotangents += [None] * (4 - len(cotangents))
     wanted = [True, *[True, False] * (len(given.weights) // 2), True, False]
-    arguments = cotangents, op._of_steps(outputs), token, wanted, *given
-    results = torch.library.opcheck(op.RNN_BACKWARD, arguments)
+    arguments = cotangents, op.RNN.read_again(outputs), token, wanted, *given
+    results = torch.library.opcheck(op.RNN.backward_op, arguments)
     assert set(results.values()) == {"SUCCESS"}
 
 
@@ -198,7 +198,7 @@ def test_other_lengths_and_sizes_need_no_new_graph() -> None:
         assert torch.equal(compiled(x, lengths), rnnop.rnn(x, W, lengths=lengths).y)
     assert len(graphs) == 1
     nodes = [node for node in graphs[0].graph.nodes if node.op == "call_function"]
-    assert [node.target for node in nodes].count(op.RNN) == 1
+    assert [node.target for node in nodes].count(op.RNN.op) == 1
 
 
 def test_autocast_compiles() -> None:
@@ -266,7 +266,7 @@ def test_export_keeps_one_node(strict: bool) -> None:
         module, (random(T, N, I, grad=False),), given, dynamic_shapes=shapes, strict=strict
     )
     called = [node.target for node in program.graph.nodes if node.op == "call_function"]
-    assert called.count(op.RNN) == 1
+    assert called.count(op.RNN.op) == 1
     assert {str(each) for each in called} == {"rnnop.rnn.default", str(called[-1])}
     file = io.BytesIO()
     torch.export.save(program, file)

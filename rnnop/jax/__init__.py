@@ -19,7 +19,7 @@ if jax.__version_info__[:2] < NEEDED:
         "An older one has backend='reference' only",
     )
 
-from . import batching, tree  # noqa: E402, F401  # they register themselves with JAX
+from . import batching, rssm, tree  # noqa: E402, F401  # some register themselves with JAX
 from .operator import VJP, explain, prepack, rnn, rnn_vjp  # noqa: E402
 
-__all__ = ["VJP", "explain", "prepack", "rnn", "rnn_vjp"]
+__all__ = ["VJP", "explain", "prepack", "rnn", "rnn_vjp", "rssm"]

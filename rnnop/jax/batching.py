@@ -17,41 +17,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching
 
 from ..arrays import Array
-from . import host
-from .call import Call, Operands
+from .calls import Call
 from .primitives import backward_p, forward_p
 
 Dims = Sequence[int | None]
-
-# Of h0 and c0, and of the final states
-_STATES = 1
-
-
-def _rows(call: Call) -> list[int]:
-    """Return which axis of each operand is that of the rows; of the weights and the seed -1."""
-    named = call.operands()
-    steps = 0 if dict(call.options).get("batch_first") else 1
-    axes = Operands(
-        x=steps,
-        weights=-1,
-        h0=_STATES,
-        c0=_STATES,
-        mask=steps,
-        lengths=0,
-        resets=steps,
-        dropout_masks=steps if isinstance(named.dropout_masks, list | tuple) else 1 + steps,
-        seed=-1,
-    )
-    found: list[int] = []
-    for name, value in named._asdict().items():
-        found += [getattr(axes, name)] * len(jax.tree_util.tree_leaves(value))
-    return found
-
-
-def _result_rows(call: Call) -> list[int]:
-    """Return which axis of y, h_n, c_n and c is that of the rows."""
-    steps = _rows(call)[0]
-    return [steps, _STATES, _STATES, steps]
 
 
 def _folds(call: Call, dims: Dims, wanted: tuple[int, ...]) -> bool:
@@ -60,9 +29,9 @@ def _folds(call: Call, dims: Dims, wanted: tuple[int, ...]) -> bool:
     Their operands are mapped along `dims`, and the gradients of those with the numbers `wanted` may
     be asked for.
     """
-    rows = _rows(call)
+    rows = call.rows()
     differ = any(dim is not None for dim, row in zip(dims, rows, strict=True) if row < 0)
-    return not (differ or any(rows[k] < 0 for k in wanted) or call.steps or call.draws)
+    return call.folds and not (differ or any(rows[k] < 0 for k in wanted))
 
 
 def _fold(array: Array, dim: int | None, row: int, size: int) -> Array:
@@ -123,9 +92,9 @@ def _forward(
     if not _folds(call, dims, keep):
         return _one_by_one(forward_p, args, dims, call=call, keep=keep)
     size = _size(args, dims)
-    folded = _folded(args, dims, _rows(call), size)
+    folded = _folded(args, dims, call.rows(), size)
     results = forward_p.bind(*folded, call=call, keep=keep)
-    rows = [*_result_rows(call)[: len(results) - bool(keep)], *[-1] * bool(keep)]
+    rows = [*call.result_rows()[: len(results) - bool(keep)], *[-1] * bool(keep)]
     return _unfolded(results, rows, size), [None if row < 0 else row for row in rows]
 
 
@@ -137,11 +106,11 @@ def _backward(
     given: tuple[str, ...],
     wanted: tuple[int, ...],
 ) -> tuple[list[Array], Sequence[int | None]]:
-    count, rows = call.tree.num_leaves, _rows(call)
+    count, rows = call.num_operands, call.rows()
     if dims[count] is not None or not _folds(call, dims[:count], wanted):
         return _one_by_one(backward_p, args, dims, call=call, given=given, wanted=wanted)
     size = _size(args, dims)
-    named = dict(zip(host.COTANGENTS, _result_rows(call), strict=True))
+    named = dict(zip(call.cotangents, call.result_rows(), strict=True))
     # The token is that of the folded forward, or else it is not found.
     all_rows = [*rows, -1, *(named[name] for name in given)]
     folded = _folded(args, dims, all_rows, size)

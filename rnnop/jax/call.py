@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import api, arrays, dropout, validate
+from ..api import VJP
 from ..arrays import Array
 from ..errors import DTypeError, SpecError
 from ..packing import PackedSequence, data_of
-from ..weights import PrepackedWeights, RNNGrads, RNNWeights
+from ..weights import PrepackedWeights, RNNWeights
 
 
 class Operands(NamedTuple):
@@ -36,8 +37,8 @@ class Operands(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Call:
-    """What is static of a call.
+class RNNCall:
+    """What is static of a call of `rnnop.rnn`, see `calls.py`.
 
     Attributes
     ----------
@@ -55,6 +56,21 @@ class Call:
     steps: tuple[tuple[int, ...] | None, ...] | None
     prepacked: PrepackedWeights | None
     options: tuple[tuple[str, Any], ...]
+
+    @property
+    def function(self) -> str:
+        """The public function that was called."""
+        return "rnn"
+
+    @property
+    def num_operands(self) -> int:
+        """How many arrays it takes."""
+        return int(self.tree.num_leaves)
+
+    @property
+    def cotangents(self) -> tuple[str, ...]:
+        """The names of the cotangents."""
+        return "dy", "dh_n", "dc_n", "dc"
 
     def operands(self, leaves: Sequence[Any] | None = None) -> Operands:
         """Return the operands by name: `leaves`, or their numbers."""
@@ -99,11 +115,28 @@ class Call:
     def draws(self) -> bool:
         """Whether it draws dropout from a seed."""
         operands = self.operands()
-        return draws(operands.weights, operands.dropout_masks, dict(self.options))
+        return draws(operands.weights, operands.dropout_masks, self._options)
 
-    def gradients(self, grads: RNNGrads) -> list[Array]:
+    def quiet(self) -> RNNCall:
+        """Return the call without what was said when it was checked."""
+        if self.operands().weights.num_layers > 1:
+            return self
+        return replace(self, options=tuple(each for each in self.options if each[0] != "dropout"))
+
+    def run(self, leaves: Sequence[Array]) -> list[Array]:
+        """Return the results that are not None."""
+        given, options = self.arguments(leaves)
+        return _arrays(api.rnn.direct(*given, **options))  # type: ignore[attr-defined]
+
+    def run_vjp(self, leaves: Sequence[Array]) -> tuple[list[Array], VJP]:
+        """Return them, and the vjp."""
+        given, options = self.arguments(leaves)
+        output, vjp = api.rnn_vjp.direct(*given, **options)  # type: ignore[attr-defined]
+        return _arrays(output), vjp
+
+    def pull(self, vjp: VJP, cotangents: Mapping[str, Array]) -> list[Array]:
         """Return the gradients of the first operands, as many as have one."""
-        given = self.operands()
+        grads, given = vjp(**{"dy": None, **cotangents}), self.operands()
         leaves: list[Array] = jax.tree_util.tree_leaves(
             Operands(
                 data_of(grads.x),
@@ -113,6 +146,33 @@ class Call:
             )
         )
         return leaves
+
+    @property
+    def folds(self) -> bool:
+        """Whether what is mapped may become rows of one call."""
+        return not (self.steps or self.draws)
+
+    def rows(self) -> list[int]:
+        """Return which axis of each operand is that of the rows; of weights and the seed -1."""
+        named = self.operands()
+        steps = 0 if self._options.get("batch_first") else 1
+        axes = Operands(
+            x=steps,
+            weights=-1,
+            h0=_STATES,
+            c0=_STATES,
+            mask=steps,
+            lengths=0,
+            resets=steps,
+            dropout_masks=steps if isinstance(named.dropout_masks, list | tuple) else 1 + steps,
+            seed=-1,
+        )
+        return axis_of_each(named, axes)
+
+    def result_rows(self) -> list[int]:
+        """Return which axis of y, h_n, c_n and c is that of the rows."""
+        steps = self.rows()[0]
+        return [steps, _STATES, _STATES, steps]
 
     def shapes(self, avals: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of the results, after all checks that need no values.
@@ -125,8 +185,24 @@ class Call:
         return _shapes(self, tuple((aval.shape, aval.dtype) for aval in avals))
 
 
+# Of h0 and c0, and of the final states
+_STATES = 1
+
+
+def _arrays(output: api.RNNOutput) -> list[Array]:
+    return [data_of(each) for each in output if each is not None]
+
+
+def axis_of_each(operands: Any, axes: Any) -> list[int]:
+    """Return the axis of each leaf: those of `axes` are of the fields of the operands."""
+    found: list[int] = []
+    for operand, axis in zip(operands, axes, strict=True):
+        found += [axis] * len(jax.tree_util.tree_leaves(operand))
+    return found
+
+
 @functools.lru_cache(maxsize=256)
-def _shapes(call: Call, avals: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
+def _shapes(call: RNNCall, avals: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
     given, options = call.arguments([stand_in(*aval) for aval in avals])
     shapes: Any = api.shapes(*given, **options)
     return tuple(shape for shape in shapes if shape is not None)
@@ -145,7 +221,7 @@ def draws(weights: RNNWeights, dropout_masks: Any, options: dict[str, Any]) -> b
 
 def split(
     x: Any, weights: Any, h0: Any = None, c0: Any = None, **options: Any
-) -> tuple[Call, list[Array]]:
+) -> tuple[RNNCall, list[Array]]:
     """Cut the arguments of `rnnop.rnn` into what is static and the operands.
 
     Raises
@@ -162,7 +238,9 @@ def split(
     if isinstance(weights, PrepackedWeights):
         weights, prepacked = weights.weights, on_host(weights)
     plain = validate.weights_object(weights)
-    given = {name: _steps(name, options.pop(name, None)) for name in ("mask", "lengths", "resets")}
+    given = {
+        name: steps_array(name, options.pop(name, None)) for name in ("mask", "lengths", "resets")
+    }
     masks, seed = options.pop("dropout_masks", None), options.pop("seed", None)
     options = {name: _static(name, value) for name, value in options.items()}
     operands = Operands(data_of(x), plain, h0, c0, **given, dropout_masks=masks)
@@ -179,7 +257,7 @@ def split(
     elif seed is not None:
         options["seed"] = validate.seed(seed)
     leaves, tree = jax.tree_util.tree_flatten(operands)
-    return Call(tree, steps, prepacked, tuple(sorted(options.items()))), leaves
+    return RNNCall(tree, steps, prepacked, tuple(sorted(options.items()))), leaves
 
 
 def _one_family(operands: Operands) -> None:
@@ -204,7 +282,7 @@ def _named(operands: Operands) -> Iterator[tuple[str, Any]]:
         yield "dropout_masks", masks
 
 
-def _steps(name: str, value: Any) -> Array | None:
+def steps_array(name: str, value: Any) -> Array | None:
     """Return a mask, resets or lengths as an array, which may be of JAX."""
     if value is None or arrays.family(value) == "jax":
         return value

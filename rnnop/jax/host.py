@@ -11,20 +11,13 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
-from .. import api
-from ..api import VJP, RNNOutput
 from ..arrays import Array
 from ..errors import RnnopError
-from ..packing import data_of
-from .call import Call
-
-COTANGENTS = ("dy", "dh_n", "dc_n", "dc")
-"""In the order of the results; those of results that there are not are never given."""
+from .calls import Call
 
 TOKEN = ((2,), np.dtype(np.uint32))
 """Shape and dtype of a token: 64 bits, which JAX has as one number in its x64 mode only."""
@@ -42,13 +35,13 @@ class Waiting:
         self.most_bytes = most_bytes
         self.bytes = 0
         self._lock = threading.Lock()
-        self._vjps: OrderedDict[int, tuple[VJP, Any, int]] = OrderedDict()
+        self._vjps: OrderedDict[int, tuple[Any, Any, int]] = OrderedDict()
         # Begun at random: a token from another process is not found.
         self._numbers = itertools.count(secrets.randbits(63) | 1)
 
-    def put(self, vjp: VJP, key: Any) -> Array:
+    def put(self, vjp: Any, key: Any) -> Array:
         """Keep `vjp`, and return its token. `key` tells the call and its shapes."""
-        number, size = next(self._numbers) & (2**64 - 1), _bytes(vjp._result)
+        number, size = next(self._numbers) & (2**64 - 1), _bytes(vjp)
         with self._lock:
             self._vjps[number] = vjp, key, size
             self.bytes += size
@@ -56,7 +49,7 @@ class Waiting:
                 self.bytes -= self._vjps.popitem(last=False)[1][2]
         return np.array([number], np.uint64).view(np.uint32)
 
-    def take(self, token: Array, key: Any) -> VJP | None:
+    def take(self, token: Array, key: Any) -> Any:
         """Forget what was kept under `token`, and return it if it is of such a call."""
         number = int(np.ascontiguousarray(token).view(np.uint64)[0])
         with self._lock:
@@ -70,41 +63,41 @@ class Waiting:
 
 def _bytes(value: Any) -> int:
     """Return about how much memory the arrays hold that can be reached from `value`."""
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    if isinstance(value, tuple | list):
-        return sum(map(_bytes, value))
-    if is_dataclass(value):
-        return sum(_bytes(getattr(value, each.name)) for each in fields(value))
-    return int(getattr(value, "nbytes", 0))
+    total, seen, ahead = 0, set[int](), [value]
+    while ahead:
+        each = ahead.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, tuple | list):
+            ahead += each
+        elif isinstance(each, dict):
+            ahead += each.values()
+        elif type(each).__module__.startswith("rnnop.") and hasattr(each, "__dict__"):
+            ahead += vars(each).values()
+        else:
+            total += int(getattr(each, "nbytes", 0))
+    return total
 
 
 WAITING = Waiting()
 
 
 def forward(call: Call, leaves: Sequence[Array], keep: bool) -> list[Array]:
-    """Return the results of a call that are not None, and with `keep` a token."""
+    """Return the results of a call, and with `keep` a token."""
     if not keep:
-        given, options = call.arguments(leaves)
-        return _arrays(api.rnn.direct(*given, **options))  # type: ignore[attr-defined]
-    output, vjp = _vjp(call, leaves)
-    return [*_arrays(output), WAITING.put(vjp, _key(call, leaves))]
+        return call.run(leaves)
+    results, vjp = _vjp(call, leaves)
+    return [*results, WAITING.put(vjp, _key(call, leaves))]
 
 
-def _vjp(call: Call, leaves: Sequence[Array]) -> tuple[RNNOutput, VJP]:
-    """Return what `rnnop.rnn_vjp` returns; the caller may never have heard of it."""
-    given, options = call.arguments(leaves)
-    found: tuple[RNNOutput, VJP]
+def _vjp(call: Call, leaves: Sequence[Array]) -> tuple[list[Array], Any]:
+    """Run a call with its vjp, of which the caller may never have heard."""
     try:
-        found = api.rnn_vjp.direct(*given, **options)  # type: ignore[attr-defined]
+        return call.run_vjp(leaves)
     except RnnopError as error:
-        error.function = "rnn"
+        error.function = call.function
         raise
-    return found
-
-
-def _arrays(output: RNNOutput) -> list[Array]:
-    return [data_of(each) for each in output if each is not None]
 
 
 def backward(
@@ -114,7 +107,7 @@ def backward(
     vjp = WAITING.take(token, _key(call, leaves))
     if vjp is None:
         vjp = _vjp(call, leaves)[1]
-    return call.gradients(vjp(**{"dy": None} | cotangents))
+    return call.pull(vjp, cotangents)
 
 
 def _key(call: Call, leaves: Sequence[Array]) -> Any:

@@ -17,7 +17,7 @@ from ..arrays import Array
 from ..errors import DTypeError, blame
 from ..packing import PackedSequence, data_of, packed_as
 from ..weights import PrepackedWeights, RNNGrads, RNNWeights
-from .call import Call, on_host, split, stand_in
+from .call import RNNCall, on_host, split, stand_in
 from .primitives import backward_p, forward_p
 
 Weights = RNNWeights | PrepackedWeights
@@ -27,7 +27,7 @@ Weights = RNNWeights | PrepackedWeights
 def rnn(x: Any, weights: Weights, h0: Any = None, c0: Any = None, **options: Any) -> RNNOutput:
     """Run `rnnop.rnn`; the arguments are those of `rnn`."""
     call, leaves = split(x, weights, h0, c0, **options)
-    results = forward_p.bind(*_varying_alike(leaves), call=call, keep=())
+    results = forward_p.bind(*varying_alike(leaves), call=call, keep=())
     return _output(x, results)
 
 
@@ -42,7 +42,7 @@ def rnn_vjp(
     h0 = zeros[0] if h0 is None else h0
     c0 = zeros[1] if c0 is None and len(zeros) > 1 else c0
     call, leaves = split(x, weights, h0, c0, **options)
-    leaves = _varying_alike(leaves)
+    leaves = varying_alike(leaves)
     *results, token = forward_p.bind(*leaves, call=call, keep=tuple(range(call.num_gradients)))
     output = _output(x, results)
     return output, VJP(call, leaves, token, x, output)
@@ -82,7 +82,7 @@ def prepack(weights: RNNWeights, *, mode: str = "gru", backend: str = "auto") ->
 class VJP:
     """The vector-Jacobian product of one call of `rnn_vjp`, on JAX arrays."""
 
-    _call: Call
+    _call: RNNCall
     _leaves: list[Array]
     _token: Array
     _x: Any
@@ -101,7 +101,7 @@ class VJP:
                 if value is not None
             }
             found = backward_p.bind(
-                *_varying_alike([*self._leaves, self._token, *there.values()]),
+                *varying_alike([*self._leaves, self._token, *there.values()]),
                 call=self._call,
                 given=tuple(there),
                 wanted=tuple(range(self._call.num_gradients)),
@@ -127,7 +127,7 @@ def _output(x: Any, results: Sequence[Array]) -> RNNOutput:
     return RNNOutput(packed_as(y, x), h_n, c_n, None if c is None else packed_as(c, x))
 
 
-def _varying_alike(leaves: list[Array]) -> list[Array]:
+def varying_alike(leaves: list[Array]) -> list[Array]:
     """Let all operands vary over the same axes of a `jax.shard_map`, as its types demand.
 
     The transpose of this adds up what the devices find for an operand that all of them share.

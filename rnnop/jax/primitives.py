@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import jax
@@ -32,7 +31,7 @@ from ..arrays import Array
 from ..errors import UnsupportedError, blame
 from . import host
 from .buffers import WAYS
-from .call import Call
+from .calls import Call
 
 
 def _primitive(name: str) -> Primitive:
@@ -60,7 +59,7 @@ def _forward_avals(*avals: Any, call: Call, keep: tuple[int, ...]) -> list[Any]:
 
 
 def _tangent_avals(*avals: Any, call: Call, moving: tuple[int, ...]) -> list[Any]:
-    shapes = call.shapes(avals[: call.tree.num_leaves])
+    shapes = call.shapes(avals[: call.num_operands])
     return [_like(avals[0], shape, avals[0].dtype) for shape in shapes]
 
 
@@ -83,7 +82,7 @@ def _forward(leaves: Sequence[Array], call: Call, keep: tuple[int, ...]) -> list
 def _backward(
     leaves: Sequence[Array], call: Call, given: tuple[str, ...], wanted: tuple[int, ...]
 ) -> list[Array]:
-    count = call.tree.num_leaves
+    count = call.num_operands
     cotangents = dict(zip(given, leaves[count + 1 :], strict=True))
     gradients = host.backward(call, leaves[:count], leaves[count], cotangents)
     return [gradients[k] for k in wanted]
@@ -97,7 +96,7 @@ def _runs(
     def staged(way: Any, *operands: Any, call: Call, **static: Any) -> Any:
         avals = types(*map(jax.typeof, operands), call=call, **static)
         results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-        call = _without_warnings(call)
+        call = call.quiet()
         count = len(operands)
 
         def work(arrays: list[Array]) -> None:
@@ -133,20 +132,13 @@ def _runs(
         mlir.register_lowering(primitive, rule, platform=platform)
 
 
-def _refuse_platform(context: Any, *_: Any, **__: Any) -> NoReturn:
-    with blame("rnn"):
+def _refuse_platform(context: Any, *_: Any, call: Call, **__: Any) -> NoReturn:
+    with blame(call.function):
         raise UnsupportedError(
             f"a call on JAX arrays is compiled for {', '.join(context.module_context.platforms)}; "
             f"expected one of {', '.join(WAYS)}",
             "backend='reference' runs wherever JAX does",
         )
-
-
-def _without_warnings(call: Call) -> Call:
-    """Return the call without what was said when it was checked."""
-    if call.operands().weights.num_layers > 1:
-        return call
-    return replace(call, options=tuple(each for each in call.options if each[0] != "dropout"))
 
 
 _runs(forward_p, _forward, _forward_avals)
@@ -156,8 +148,8 @@ _runs(backward_p, _backward, _backward_avals)
 # Derivatives
 
 
-def _refuse(fact: str, *_: Any, **__: Any) -> NoReturn:
-    with blame("rnn"):
+def _refuse(fact: str, *_: Any, call: Call, **__: Any) -> NoReturn:
+    with blame(call.function):
         raise UnsupportedError(
             f"{fact} of a call on JAX arrays is wanted; expected reverse mode, once",
             "backend='reference' has it: it is written in JAX's own operations",
@@ -183,8 +175,8 @@ def _forward_jvp(
 def _tangent_transpose(
     cotangents: Any, *operands: Any, call: Call, moving: tuple[int, ...]
 ) -> list[Any]:
-    count = call.tree.num_leaves + 1
-    named = zip(host.COTANGENTS, cotangents, strict=False)
+    count = call.num_operands + 1
+    named = zip(call.cotangents, cotangents, strict=False)
     there = {name: each for name, each in named if not isinstance(each, ad.Zero)}
     found = backward_p.bind(
         *operands[:count], *there.values(), call=call, given=tuple(there), wanted=moving

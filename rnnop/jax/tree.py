@@ -1,4 +1,4 @@
-"""RNNWeights as a pytree, so that JAX can jit, map and differentiate functions of them."""
+"""RNNWeights and RSSMWeights as pytrees: JAX can jit, map and differentiate functions of them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ from typing import Any
 
 import jax
 
+from ..rssm.weights import LAYERS, VECTORS, RSSMWeights
 from ..weights import FIELDS, RNNWeights
 
-_KEYS = [jax.tree_util.GetAttrKey(name) for name in FIELDS]
-_fields = attrgetter(*FIELDS)
+
+def _register(kind: type, fields: tuple[str, ...], static: str) -> None:
+    """Let `fields` of a class be its children, and one field what is static."""
+    keys = [jax.tree_util.GetAttrKey(name) for name in fields]
+    children = attrgetter(*fields)
+
+    def flatten(weights: Any) -> tuple[tuple[Any, ...], Any]:
+        return children(weights), getattr(weights, static)
+
+    def flatten_with_keys(weights: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        return list(zip(keys, children(weights), strict=True)), getattr(weights, static)
+
+    def unflatten(kept: Any, found: Any) -> Any:
+        """Put weights together without a check: JAX also does so with what is no array."""
+        weights: Any = object.__new__(kind)
+        vars(weights).update(zip(fields, found, strict=True))
+        vars(weights)[static] = kept
+        return weights
+
+    jax.tree_util.register_pytree_with_keys(kind, flatten_with_keys, unflatten, flatten)
 
 
-def _flatten(weights: RNNWeights) -> tuple[tuple[Any, ...], bool]:
-    return _fields(weights), weights.bidirectional
-
-
-def _flatten_with_keys(weights: RNNWeights) -> tuple[list[tuple[Any, Any]], bool]:
-    return list(zip(_KEYS, _fields(weights), strict=True)), weights.bidirectional
-
-
-def _unflatten(bidirectional: bool, fields: Any) -> RNNWeights:
-    """Put weights together without a check: JAX also does so with what is no array."""
-    weights = object.__new__(RNNWeights)
-    vars(weights).update(zip(FIELDS, fields, strict=True), bidirectional=bidirectional)
-    return weights
-
-
-jax.tree_util.register_pytree_with_keys(RNNWeights, _flatten_with_keys, _unflatten, _flatten)
+_register(RNNWeights, FIELDS, "bidirectional")
+_register(RSSMWeights, (*LAYERS, "gru", *VECTORS), "spec")

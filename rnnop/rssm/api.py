@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
-from .. import arrays
+from .. import arrays, frameworks
 from ..arrays import Array
 from ..errors import blame
 from ..spec import check_bool
@@ -93,6 +93,27 @@ def direct_vjp(*given: Any, **rest: Any) -> tuple[Any, RSSMVJP]:
     return call.outputs(steps), RSSMVJP(call, saved)
 
 
+def _by(name: str, weights: Any, backend: str) -> Callable[..., Any] | None:
+    """Return a function of the adapter for calls with such weights, or None if they need none."""
+    if not isinstance(weights, RSSMWeights):
+        return None
+    with blame(spec=weights.spec):
+        adapter = frameworks.adapter(weights.prior[0].w, backend)
+    return None if adapter is None else cast(Callable[..., Any], getattr(adapter.rssm, name))
+
+
+def _run(form: str, order: str, weights: Any, *given: Any, **rest: Any) -> Any:
+    """Run a call; the arguments are those of `make_call`."""
+    run = _by("run", weights, backend=given[-1]) or direct
+    return run(form, order, weights, *given, **rest)
+
+
+def _run_vjp(form: str, order: str, weights: Any, *given: Any, **rest: Any) -> tuple[Any, RSSMVJP]:
+    """Likewise, and return its vector-Jacobian product beside the output."""
+    run = _by("run_vjp", weights, backend=given[-1]) or direct_vjp
+    return cast(tuple[Any, RSSMVJP], run(form, order, weights, *given, **rest))
+
+
 def step(
     weights: RSSMWeights | PrepackedRSSMWeights,
     state: Array | None,
@@ -159,7 +180,7 @@ def step(
     ((4, 3), (4, 3), (4, 3), (4, 8))
     """
     with blame("step"):
-        out: Prior = direct(
+        out: Prior = _run(
             "rollout", "step", weights, state, belief, noise, seed, backend, actions=action
         )
         return out
@@ -188,7 +209,7 @@ def step_vjp(
         position or by name, returns `RSSMGrads`. It may be called any number of times.
     """
     with blame("step_vjp"):
-        return direct_vjp(
+        return _run_vjp(
             "rollout", "step", weights, state, belief, noise, seed, backend, actions=action
         )
 
@@ -255,7 +276,7 @@ def rollout(
     with blame("rollout"):
         order = order_of(batch_first)
         given = {"actions": actions, "is_first": is_first}
-        out: Prior = direct("rollout", order, weights, state, belief, noise, seed, backend, **given)
+        out: Prior = _run("rollout", order, weights, state, belief, noise, seed, backend, **given)
         return out
 
 
@@ -296,7 +317,7 @@ def rollout_vjp(
     with blame("rollout_vjp"):
         order = order_of(batch_first)
         given = {"actions": actions, "is_first": is_first}
-        return direct_vjp("rollout", order, weights, state, belief, noise, seed, backend, **given)
+        return _run_vjp("rollout", order, weights, state, belief, noise, seed, backend, **given)
 
 
 def imagine(
@@ -362,7 +383,7 @@ def imagine(
     with blame("imagine"):
         order = order_of(batch_first)
         given = {"actor": actor, "horizon": horizon, "has_vjp": False}
-        out: Imagination = direct(
+        out: Imagination = _run(
             "imagine", order, weights, state, belief, noise, seed, backend, **given
         )
         return out
@@ -424,7 +445,7 @@ def imagine_vjp(
     with blame("imagine_vjp"):
         order = order_of(batch_first)
         given = {"actor": actor, "horizon": horizon, "has_vjp": True}
-        return direct_vjp("imagine", order, weights, state, belief, noise, seed, backend, **given)
+        return _run_vjp("imagine", order, weights, state, belief, noise, seed, backend, **given)
 
 
 def observe(
@@ -494,7 +515,7 @@ def observe(
     with blame("observe"):
         order = order_of(batch_first)
         given = {"actions": actions, "embeds": embeds, "is_first": is_first}
-        out: Observation = direct(
+        out: Observation = _run(
             "observe", order, weights, state, belief, noise, seed, backend, **given
         )
         return out
@@ -528,7 +549,7 @@ def observe_vjp(
     with blame("observe_vjp"):
         order = order_of(batch_first)
         given = {"actions": actions, "embeds": embeds, "is_first": is_first}
-        return direct_vjp("observe", order, weights, state, belief, noise, seed, backend, **given)
+        return _run_vjp("observe", order, weights, state, belief, noise, seed, backend, **given)
 
 
 def prepack(

@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import secrets
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import api
+from ..arrays import to_host
 from ..packing import PackedSequence
 from ..weights import PrepackedWeights, RNNWeights
 from . import host
@@ -72,11 +74,33 @@ class Inputs(NamedTuple):
     unsorted_indices: Tensor | None = None
     prepacked: int = 0
 
+    @property
+    def function(self) -> str:
+        """The public function that was called."""
+        return "rnn"
+
+    @property
+    def num_differentiable(self) -> int:
+        """How many of `tensors` have a gradient: x, the weights, h0 and c0."""
+        return len(self.weights) + 3
+
+    def tensors(self) -> list[Tensor | None]:
+        """Return all tensors."""
+        optional: Any = self[_OPTIONAL]
+        return [self.x, *self.weights, *optional]
+
+    def with_tensors(self, tensors: Sequence[Any]) -> Inputs:
+        """Return the inputs with others in their place."""
+        count = len(self.weights) + 1
+        weights, optional = list(tensors[1:count]), tensors[count:]
+        return Inputs._make([tensors[0], weights, *self[2:5], *optional, self.prepacked])
+
     def option(self, name: str) -> Any:
         """Return one of the options, given or not."""
         return decode(self.options).get(name, DEFAULTS[name])
 
 
+_OPTIONAL = slice(Inputs._fields.index("h0"), Inputs._fields.index("prepacked"))
 DEFAULTS = {name: each.default for name, each in inspect.signature(api.rnn).parameters.items()}
 
 
@@ -114,6 +138,32 @@ def decode(text: str) -> dict[str, Any]:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def on_host(name: str, value: Any) -> Tensor:
+    """Return steps or indices as a tensor."""
+    if isinstance(value, Tensor):
+        return value
+    if torch.compiler.is_compiling():
+        return torch.as_tensor(value)
+    return torch.tensor(np.ascontiguousarray(to_host(value, name)))
+
+
+_LARGEST_SEED = 2**63 - 1
+
+
+def fresh_seed() -> Tensor:
+    """Return a seed that torch draws: so it can draw it again, as for what is checkpointed."""
+    return torch.randint(_LARGEST_SEED, (), device="cpu")
+
+
+def seed_of(seed: Any) -> Tensor | None:
+    """Return a seed as a tensor, a fresh one for None; None if it has no tensor."""
+    if seed is None:
+        return fresh_seed()
+    if type(seed) is int and 0 <= seed <= _LARGEST_SEED:
+        return torch.tensor(seed, device="cpu")
+    return None
 
 
 # By a number that is drawn, so that no other process has it for other weights.

@@ -10,21 +10,29 @@ import functools
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .. import api, validate
-from ..arrays import to_host
 from ..errors import blame
 from ..packing import PackedSequence, data_of, packed_as
 from ..spec import Activation
 from ..weights import PrepackedWeights, RNNGrads, RNNWeights
 from . import host
-from .call import DEFAULTS, Inputs, Listed, direct, encode, remember, run, weights_for
-from .op import call, needs_autograd, unseen
-
-_LARGEST_SEED = 2**63 - 1
+from .call import (
+    DEFAULTS,
+    Inputs,
+    Listed,
+    direct,
+    encode,
+    on_host,
+    remember,
+    run,
+    seed_of,
+    weights_for,
+)
+from .op import RNN
+from .operators import needs_autograd, unseen
 
 
 @functools.wraps(api.rnn)
@@ -43,7 +51,7 @@ def rnn_of_list(
     tensors = data_of(x), h0, c0, *weights.tensors
     plain, recorded = unseen(*tensors), False
     if plain:
-        recorded = needs_autograd(*tensors)
+        recorded = needs_autograd("rnn", *tensors)
         out = None if recorded else _at_once(x, weights, h0, c0, options)
         if out is not None:
             return out
@@ -51,7 +59,7 @@ def rnn_of_list(
     if inputs is None:
         arrays = host.of_list(weights.tensors, weights.fields, weights.bidirectional)
         return api.RNNOutput(*_as_it_is("rnn", x, arrays, h0, c0, options))
-    return _output(call(inputs, plain, recorded), x)
+    return _output(RNN(inputs, plain, recorded), x)
 
 
 def _at_once(
@@ -199,11 +207,11 @@ def _inputs(
         for name in ("mask", "lengths", "resets"):
             steps = options.pop(name, None)
             if steps is not None:
-                others[name] = _on_host(name, steps)
+                others[name] = on_host(name, steps)
         if isinstance(x, PackedSequence):
             for name, index in x._asdict().items():
                 if name != "data" and index is not None:
-                    others[name] = _on_host(name, index)
+                    others[name] = on_host(name, index)
         kept = options.pop("dropout_masks", None)
         if kept is not None:
             others["dropout_masks"] = kept if isinstance(kept, Tensor) else torch.stack(list(kept))
@@ -211,7 +219,9 @@ def _inputs(
             if options.get("seed") is None and _on_a_device(x):
                 others["dropout_masks"] = _drawn_masks(data_of(x), weights, options["dropout"])
             else:
-                others["seed"] = _seed(options)
+                others["seed"] = seed_of(options.get("seed"))
+                if others["seed"] is not None:
+                    options.pop("seed", None)
         if isinstance(options.get("activations"), list | tuple):
             options["activations"] = [_plain(each) for each in options["activations"]]
         text = encode(**options)
@@ -231,28 +241,6 @@ def _as_it_is(
     if options.keys() <= DEFAULTS.keys():
         api.shapes(x, weights, h0, c0, **options | {"backend": "reference"})
     return direct(function, x, weights, h0, c0, **options)
-
-
-def _on_host(name: str, value: Any) -> Tensor:
-    """Return steps or indices as a tensor."""
-    if isinstance(value, Tensor):
-        return value
-    if torch.compiler.is_compiling():
-        return torch.as_tensor(value)
-    return torch.tensor(np.array(to_host(value, name), order="C"))
-
-
-def _seed(options: dict[str, Any]) -> Tensor | None:
-    """Return the seed of dropout, out of the options, or drawn by torch where there is none.
-
-    So torch can draw it again, as when it runs a checkpointed part a second time.
-    """
-    seed = options.get("seed")
-    if seed is None:
-        return torch.randint(_LARGEST_SEED, (), device="cpu")
-    if type(seed) is int and 0 <= seed <= _LARGEST_SEED:
-        return torch.tensor(options.pop("seed"), device="cpu")
-    return None
 
 
 def _on_a_device(x: Any) -> bool:

@@ -78,13 +78,15 @@ def of_list(arrays: list[Any], fields: str, bidirectional: bool) -> RNNWeights:
 
 
 class _Views:
-    """The weights of a list of tensors as NumPy arrays."""
+    """What is made of the NumPy arrays of a list of tensors."""
 
-    def __init__(self, tensors: list[Tensor], fields: str, bidirectional: bool) -> None:
+    def __init__(
+        self, tensors: list[Tensor], constants: tuple[Any, ...], make: Callable[[list[Any]], Any]
+    ) -> None:
         number = id(tensors[0])
         self.first = ref(tensors[0], lambda _: _VIEWS.pop(number, None))
-        self.key = _key(tensors, fields, bidirectional)
-        self.weights = of_list([to_numpy(each) for each in tensors], fields, bidirectional)
+        self.key = _key(tensors, constants)
+        self.made = make([to_numpy(each) for each in tensors])
 
 
 # By the identity of the first tensor, and as long as it lives. A call finds again what an earlier
@@ -92,25 +94,32 @@ class _Views:
 _VIEWS: dict[int, _Views] = {}
 
 
-def weights_on_numpy(tensors: list[Tensor], fields: str, bidirectional: bool) -> RNNWeights:
-    """Return weights that share the memory of tensors, the same ones for the same tensors.
+def on_numpy(
+    tensors: list[Tensor], constants: tuple[Any, ...], make: Callable[[list[Any]], Any]
+) -> Any:
+    """Return what is made of arrays that share the memory of tensors, the same for the same ones.
 
     Such arrays keep their memory alive. So an address that is still the same is the same memory,
-    also when somebody has given a parameter other data in between.
+    also when somebody has given a parameter other data in between. What is made depends on the
+    `constants` beside.
     """
     first = tensors[0]
     found = _VIEWS.get(id(first))
-    if (
-        found is None
-        or found.first() is not first
-        or found.key != _key(tensors, fields, bidirectional)
-    ):
-        found = _VIEWS[id(first)] = _Views(tensors, fields, bidirectional)
-    return found.weights
+    if found is None or found.first() is not first or found.key != _key(tensors, constants):
+        found = _VIEWS[id(first)] = _Views(tensors, constants, make)
+    return found.made
 
 
-def _key(tensors: list[Tensor], fields: str, bidirectional: bool) -> list[Any]:
-    key: list[Any] = [fields, bidirectional]
+def weights_on_numpy(tensors: list[Tensor], fields: str, bidirectional: bool) -> RNNWeights:
+    """Return weights that share the memory of tensors, the same ones for the same tensors."""
+    weights: RNNWeights = on_numpy(
+        tensors, (fields, bidirectional), lambda arrays: of_list(arrays, fields, bidirectional)
+    )
+    return weights
+
+
+def _key(tensors: list[Tensor], constants: tuple[Any, ...]) -> list[Any]:
+    key: list[Any] = [constants]
     for each in tensors:
         key += each.data_ptr(), each.shape, each.stride(), each.dtype
     return key
