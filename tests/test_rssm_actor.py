@@ -182,6 +182,12 @@ def test_the_engine_runs_it_in_its_own_loop(monkeypatch: pytest.MonkeyPatch) -> 
     wanted = everything(weights, actor, 4, 3, "cpu")
     monkeypatch.setattr(CheckedActor, "__call__", None)
     assert everything(weights, actor, 4, 3, "cpu").keys() == wanted.keys()
+    begun = (*start(weights.spec, 4), actor, 3)
+    noise = np.random.default_rng(2).standard_normal((3, 4, weights.spec.noise_size))
+    out = rssm.imagine(rssm.prepack(weights), *begun, noise, backend="cpu")
+    assert all(np.array_equal(each, wanted[name]) for name, each in out._asdict().items())
+    told = rssm.explain("imagine", weights, *begun)
+    assert "one native call for all steps" in told.manner
     with pytest.raises(TypeError):  # a function is called at each step
         rssm.imagine(weights, *start(ODD, 4), actor.__call__, 3, backend="cpu")
 
@@ -208,10 +214,11 @@ def test_a_cotangent_less_is_zeros() -> None:
         assert_close(f"dactor[{k}]", got, wanted, "cpu", "float64")
 
 
-def test_torch_differentiates_it() -> None:
-    torch = pytest.importorskip("torch")
-    spec = SPECS["first"]
-    weights, actor = weights_of(spec), actor_of(spec)
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_torch_differentiates_it(backend: str) -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install rnnop[torch]")
+    weights = weights_of(SPECS["first"])
+    actor = actor_of(weights.spec)
     wanted = everything(weights, actor, 3, 4, "reference")
     layers = tuple(
         rssm.Layer(
@@ -223,18 +230,24 @@ def test_torch_differentiates_it() -> None:
         for layer in actor.layers
     )
     of_torch = rssm.MLPActor(layers, actor.activation, actor.squash)
-    noise = np.random.default_rng(2).standard_normal((4, 3, spec.noise_size))
-    given = map(torch.from_numpy, (*start(spec, 3), noise))
-    state, belief, noise = given
-    out = rssm.imagine(
-        weights.map(torch.from_numpy), state, belief, of_torch, 4, noise, backend="reference"
-    )
+    noise = np.random.default_rng(2).standard_normal((4, 3, weights.spec.noise_size))
+    state, belief, noise = map(torch.from_numpy, (*start(weights.spec, 3), noise))
+    call = (weights.map(torch.from_numpy), state, belief, of_torch, 4, noise)
     draw = np.random.default_rng(5).standard_normal
-    torch.autograd.backward(list(out), [torch.from_numpy(draw(each.shape)) for each in out])
+
+    out = rssm.imagine(*call, backend=backend)
+    cotangents = [torch.from_numpy(draw(each.shape)) for each in out]
+    torch.autograd.backward(list(out), cotangents)
+    with torch.no_grad():
+        again, vjp = rssm.imagine_vjp(*call, backend=backend)
+        own = vjp(*cotangents).actor
+    for name, array in again._asdict().items():
+        assert_close(name, array.numpy(), wanted[name], "reference", "float64")
     for k, parameter in enumerate(of_torch.parameters):
-        assert_close(
-            f"dactor[{k}]", parameter.grad.numpy(), wanted[f"dactor[{k}]"], "reference", "float64"
-        )
+        for each in (parameter.grad, own[k]):
+            assert_close(
+                f"dactor[{k}]", each.numpy(), wanted[f"dactor[{k}]"], "reference", "float64"
+            )
 
 
 @pytest.mark.parametrize(

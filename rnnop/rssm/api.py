@@ -12,6 +12,7 @@ from ..errors import blame
 from ..spec import check_bool
 from . import shortcut
 from .call import Call, make_call, plain_weights
+from .mlp_actor import MLPActor
 from .outputs import (
     CategoricalImagination,
     CategoricalObservation,
@@ -98,7 +99,8 @@ def _by(name: str, weights: Any, backend: str) -> Callable[..., Any] | None:
     if not isinstance(weights, RSSMWeights):
         return None
     with blame(spec=weights.spec):
-        adapter = frameworks.adapter(weights.prior[0].w, backend)
+        # The operator has no backend `cuda`.
+        adapter = frameworks.adapter(weights.prior[0].w, "auto" if backend == "cuda" else backend)
     return None if adapter is None else cast(Callable[..., Any], getattr(adapter.rssm, name))
 
 
@@ -110,7 +112,11 @@ def _run(form: str, order: str, weights: Any, *given: Any, **rest: Any) -> Any:
 
 def _run_vjp(form: str, order: str, weights: Any, *given: Any, **rest: Any) -> tuple[Any, RSSMVJP]:
     """Likewise, and return its vector-Jacobian product beside the output."""
-    run = _by("run_vjp", weights, backend=given[-1]) or direct_vjp
+    run = _by("run_vjp", weights, backend=given[-1])
+    if run is None:
+        return direct_vjp(form, order, weights, *given, **rest)
+    if isinstance(rest.get("actor"), MLPActor):
+        rest["actor"] = rest["actor"].with_vjp
     return cast(tuple[Any, RSSMVJP], run(form, order, weights, *given, **rest))
 
 
