@@ -1,5 +1,9 @@
 """What only a GPU can tell about cuDNN, as experiments that say what they settle.
 
+    python -m settles
+
+runs all but one on each framework with a GPU. The tests run all.
+
 Each yields sentences, and fails where cuDNN does what rnnop does not allow for. They run on the
 stand-in too, which shows that they can run; what it answers is what it was written to answer.
 """
@@ -7,7 +11,10 @@ stand-in too, which shows that they can run; what it answers is what it was writ
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_size_t
 from typing import Any
@@ -16,13 +23,17 @@ import numpy as np
 from cases import Array
 from cudnn_direct import PACKED, PADDED, UNTOUCHED, Direct, Lab, Problem
 from differences import assert_gradient_along
+from gpu_arrays import cupy_family, no_gpu_for, torch_family
 
 import rnnop
 from rnnop import layouts
 from rnnop.cudnn import weightspace
 from rnnop.cudnn.descriptors import DropoutDescriptor
+from rnnop.cudnn.memory import FAMILIES
 from rnnop.cudnn.status import name_of
 from rnnop.spec import RNNSpec
+
+ALONE = 7  # it may leave the GPU unusable for its process
 
 Experiment = Callable[[Lab], Iterator[str]]
 EXPERIMENTS: dict[int, Experiment] = {}
@@ -47,6 +58,44 @@ def settles(number: int) -> Callable[[Experiment], Experiment]:
 def sentences(number: int, lab: Lab) -> list[str]:
     """Run an experiment, and return what it settles."""
     return [f"SETTLES {number}: {each}" for each in EXPERIMENTS[number](lab)]
+
+
+def make_lab(name: str) -> Lab:
+    """Return a lab on a GPU.
+
+    Raises
+    ------
+    RuntimeError
+        There is none for this framework.
+    """
+    reason = no_gpu_for(name)
+    if reason is not None:
+        raise RuntimeError(reason)
+    module = importlib.import_module(name)
+    family = cupy_family(module) if name == "cupy" else torch_family(module)
+    return Lab(family, FAMILIES[name], scale=8)
+
+
+def main() -> int:
+    """Run the experiments and print what they settle; return 1 if one fails or none can run."""
+    tried = failed = 0
+    for name in ("cupy", "torch"):
+        try:
+            lab = make_lab(name)
+        except RuntimeError as error:
+            print(f"{name}: {error}")
+            continue
+        for number in EXPERIMENTS:
+            if number == ALONE:
+                continue
+            tried += 1
+            try:
+                print(*sentences(number, lab), sep="\n")
+            except (AssertionError, rnnop.RnnopError) as error:
+                failed += 1
+                print(f"{name}: experiment {number} FAILED: {error!r}")
+    print(f"{tried} experiments, {failed} failed")
+    return int(failed > 0 or tried == 0)
 
 
 def close(got: Array, wanted: Array, most: float = 1e-12) -> bool:
@@ -349,6 +398,18 @@ def dropout(lab: Lab) -> Iterator[str]:
         yield f"Restore {'goes on with' if goes_on else 'starts again from'} the states"
         assert goes_on
 
+        def microseconds(how: str) -> float:
+            lab.memory.synchronize(0)
+            start = time.perf_counter()
+            for seed in range(20):
+                descriptor = DropoutDescriptor(library)
+                getattr(descriptor, how)(device.handle, rate, states, *place, seed)
+            lab.memory.synchronize(0)
+            return (time.perf_counter() - start) / 20 * 1e6
+
+        times = {how: microseconds(how) for how in ("set", "restore")}
+        yield f"seeding takes {times['set']:.0f} us, and Restore {times['restore']:.0f} us"
+
 
 @settles(13)
 def sizes_of_the_spaces(lab: Lab) -> Iterator[str]:
@@ -389,3 +450,7 @@ def second_thread(lab: Lab) -> Iterator[str]:
     for one, two in zip(train(lab, problem), other, strict=True):
         assert close(_real(problem, one), _real(problem, two))
     yield "a second thread with a handle of its own gets the same results"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

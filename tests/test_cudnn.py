@@ -154,7 +154,57 @@ def test_padded_in_all_versions(case: Case, version: str, monkeypatch: pytest.Mo
     check(case)
 
 
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+@every([case for case in RAGGED if case.layout != "packed"])
+def test_masked_places_are_exactly_zero(
+    case: Case, layout: str, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNNOP_CUDNN_LAYOUT", layout)
+    out, vjp = case.call(masked=np.nan).rnn_vjp(backend="cudnn")
+    grads = vjp(**case.cotangents(masked=np.nan))
+    masked = ~case.mask.T if case.layout == "batch_first" else ~case.mask
+    assert not grads.x[masked].any()
+    if not case.hold:
+        assert not out.y[masked].any()
+
+
 # More steps and more segments than one call takes
+
+
+@pytest.mark.parametrize("stack", [{}, {"bidirectional": True}, {"reverse": True}])
+def test_more_steps_than_one_call_takes(stack: dict[str, bool], double: Double) -> None:
+    """One more than 65,535: equal to the last step on the state that all others have left."""
+    T, options = pieces.MOST_STEPS + 1, {"mode": "gru", "backend": "cudnn"}
+    both, reverse = stack.get("bidirectional", False), stack.get("reverse", False)
+    weights = rnnop.init_weights(
+        "gru", input_size=1, hidden_size=1, bidirectional=both, seed=0, dtype=np.float64
+    )
+    x = np.random.default_rng(0).standard_normal((T, 1, 1))
+    out, vjp = rnnop.rnn_vjp(x, weights, **options, reverse=reverse)
+    dy = np.zeros_like(out.y)
+    dy[0] = dy[-1] = 1.0
+    grads = vjp(dy)
+    assert double.last("T") <= pieces.MOST_STEPS
+    for direction in range(out.y.shape[2]):
+        turned = reverse or direction == 1
+        alone = weights.part(slice(direction, direction + 1), bidirectional=False)
+        own = x[::-1] if turned else x
+        first = rnnop.rnn(own[:-1], alone, **options)
+        last = rnnop.rnn(own[-1:], alone, first.h_n, **options)
+        y = out.y[:, :, direction : direction + 1]
+        y = y[::-1] if turned else y
+        np.testing.assert_array_equal(y[:-1], first.y)
+        np.testing.assert_array_equal(y[-1:], last.y)
+        np.testing.assert_array_equal(out.h_n[direction], last.h_n[0])
+    step = 1e-6
+    x_more, x_less = x.copy(), x.copy()
+    x_more[-1] += step
+    x_less[-1] -= step
+    ahead, behind = (
+        float((rnnop.rnn(each, weights, **options, reverse=reverse).y * dy).sum())
+        for each in (x_more, x_less)
+    )
+    np.testing.assert_allclose(grads.x[-1].item(), (ahead - behind) / (2 * step), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cudnn_on_host
 import pytest
+import settles
 from agreement import NUMPY
 from cudnn_direct import Lab
 from settles import EXPERIMENTS, sentences
@@ -60,3 +61,35 @@ def test_an_experiment_fails_where_cudnn_is_not_as_rnnop_needs_it(
     monkeypatch.setenv("CUDNN_DOUBLE_FAULT", fault)
     with pytest.raises((AssertionError, LibraryError)):
         sentences(number, lab)
+
+
+def test_without_pytest_they_run_all_the_same(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def make(name: str) -> Lab:
+        if name == "cupy":
+            raise RuntimeError("needs a GPU and cupy, which is not installed")
+        return lab
+
+    monkeypatch.setattr(settles, "make_lab", make)
+    assert settles.main() == 0
+    out = capsys.readouterr().out
+    count = len(EXPERIMENTS) - 1
+    assert out.startswith("cupy: needs a GPU")
+    assert out.endswith(f"{count} experiments, 0 failed\n")
+    assert {int(each[8:].split(":")[0]) for each in out.splitlines() if each[:7] == "SETTLES"} == {
+        *EXPERIMENTS
+    } - {settles.ALONE}
+    monkeypatch.setenv("CUDNN_DOUBLE_FAULT", "cy_clipped")
+    assert settles.main() == 1
+    assert "torch: experiment 3 FAILED: " in capsys.readouterr().out
+
+
+def test_without_a_gpu_they_say_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(settles, "no_gpu_for", lambda name: f"needs a GPU for {name}")
+    assert settles.main() == 1
+    assert capsys.readouterr().out == (
+        "cupy: needs a GPU for cupy\ntorch: needs a GPU for torch\n0 experiments, 0 failed\n"
+    )

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import gc
 import importlib
+import itertools
+import statistics
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -245,6 +249,61 @@ def test_dropped_gradients_go_where_the_values_went(family: Family) -> None:
     y, dx = family.back(out.y), family.back(vjp(family.there(dy)).x)
     assert 0.25 < np.mean(y == 0) < 0.55
     np.testing.assert_allclose(dx, y * dy, rtol=1e-6)
+
+
+def test_what_dropout_costs(torch: Family, capsys: pytest.CaptureFixture[str]) -> None:
+    """A new seed for each step, one seed for all, or masks that torch draws, layer by layer."""
+    module = importlib.import_module("torch")
+    weights = rnnop.init_weights("lstm", input_size=256, hidden_size=256, num_layers=2, seed=0)
+    leaves = weights.map(lambda each: torch.there(each).requires_grad_())
+    x = module.randn(64, 32, 256, device="cuda")
+    seeds = itertools.count()
+
+    def step(**seed: Any) -> None:
+        options = {"mode": "lstm", "dropout": 0.3, "training": True, "backend": "cudnn"}
+        rnnop.rnn(x, leaves, **options, **seed).y.sum().backward()
+
+    ways: dict[str, Callable[[], None]] = {
+        "a new seed": lambda: step(seed=next(seeds)),
+        "the same seed": lambda: step(seed=0),
+        "torch's masks": step,
+    }
+    told = []
+    for way, work in ways.items():
+        times = []
+        for _ in range(15):
+            module.cuda.synchronize()
+            start = time.perf_counter()
+            work()
+            module.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+        told.append(f"{way} {statistics.median(times[5:]) * 1e3:.2f} ms")
+    assert all(each.grad is not None for _, each in leaves.named())
+    with capsys.disabled():
+        print(f"\nSETTLES 18: a step of a 2-layer LSTM with dropout takes with {', '.join(told)}")
+
+
+def test_a_graph_of_torch_draws_new_masks_in_each_replay(torch: Family) -> None:
+    module = importlib.import_module("torch")
+    one, none = np.eye(16), np.zeros((16, 16))
+    weights = rnnop.RNNWeights((one,) * 2, (none,) * 2).map(torch.there)
+    x = torch.there(np.ones((9, 4, 16)))
+    options = {"mode": "rnn_relu", "dropout": 0.5, "training": True, "backend": "cudnn"}
+    side = module.cuda.Stream()
+    side.wait_stream(module.cuda.current_stream())
+    with module.cuda.stream(side):
+        for _ in range(3):
+            rnnop.rnn(x, weights, **options)
+    side.synchronize()
+    graph = module.cuda.CUDAGraph()
+    with module.cuda.graph(graph):
+        y = rnnop.rnn(x, weights, **options).y
+    seen = set()
+    for _ in range(4):
+        graph.replay()
+        module.cuda.synchronize()
+        seen.add(torch.back(y).tobytes())
+    assert len(seen) == 4
 
 
 # Streams, threads, repetition

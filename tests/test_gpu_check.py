@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import cudnn_double
 import pytest
 from gpu_arrays import no_gpu_for
 
@@ -70,16 +72,72 @@ def test_without_a_gpu_the_benchmark_says_so(capsys: pytest.CaptureFixture[str])
     assert "torch finds no GPU" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_without_a_gpu_the_script_says_so_and_fails(tmp_path: Path) -> None:
-    if None in (no_gpu_for("torch"), no_gpu_for("cupy")):
-        pytest.skip("there is a GPU")
-    environment = {**os.environ, "PYTHON": sys.executable, "OUT": str(tmp_path / "out")}
+def check(out: Path, **more: str) -> tuple[str, str]:
+    """Run the script, which fails without a GPU; return its summary and its log."""
+    environment = {**os.environ, "PYTHON": sys.executable, "OUT": str(out), **more}
     done = subprocess.run(
         ["bash", SCRIPT], capture_output=True, text=True, check=False, env=environment
     )
-    assert done.returncode == 1
-    summary = (tmp_path / "out" / "summary.txt").read_text()
+    assert (done.returncode, done.stderr) == (1, "")
+    return (out / "summary.txt").read_text(), (out / "log.txt").read_text()
+
+
+@pytest.fixture
+def no_gpu() -> None:
+    if None in (no_gpu_for("torch"), no_gpu_for("cupy")):
+        pytest.skip("there is a GPU")
+
+
+@pytest.mark.slow
+def test_without_a_gpu_the_script_says_so_and_fails(no_gpu: None, tmp_path: Path) -> None:
+    summary, _ = check(tmp_path)
     assert "machine: exit status 0" in summary
     assert "nothing was run on a GPU: cuDNN: " in summary
-    assert done.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["hypothesis", "pytest"])
+def test_the_script_goes_through_every_part(missing: str, no_gpu: None, tmp_path: Path) -> None:
+    """With the stand-in for cuDNN, and without plugins: each part runs, and has nothing to do."""
+    absent = tmp_path / "absent"
+    absent.mkdir()
+    (absent / f"{missing}.py").write_text(f"raise ImportError('no {missing}')")
+    library, out = cudnn_double.build(tmp_path / "cudnn"), tmp_path / "out"
+    summary, log = check(
+        out,
+        RNNOP_CUDNN_PATH=str(library),
+        PYTHONPATH=str(absent),
+        PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
+    )
+    assert f"{missing} is missing: no {missing}" in log
+    assert "cuDNN: <cuDNN 9.28.0 of " in log
+    assert "selfcheck: exit status 1" in summary
+    assert "rnnop: backend 'cudnn' cannot be checked here" in log
+    if missing == "pytest":
+        assert "0 experiments, 0 failed" in log
+        assert "tests: pytest is missing; the self-check runs in full instead" in summary
+    else:
+        assert "settles: NO TEST RAN" in summary
+        assert "tests: exit status 0" in summary
+        assert "tests: NO TEST RAN" in summary
+        assert re.search(r"6\d\d skipped", log)
+    assert "benchmark: exit status 1" in summary
+    assert "torch finds no GPU" in log
+    assert len(list(out.iterdir())) <= 5  # few, and each says what it is
+
+
+def test_a_run_ends_at_its_deadline_with_its_report(tmp_path: Path) -> None:
+    (tmp_path / "test_long.py").write_text(
+        "import time\n"
+        "def test_fails(): assert 1 == 2\n"
+        "def test_takes_for_ever(): time.monotonic = lambda: 1e12\n"
+        "def test_is_too_late(): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", tmp_path, "-q"]
+    command += ["-p", "no:cacheprovider", "-p", "deadline", "--deadline=600", tmp_path]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 2
+    assert "assert 1 == 2" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
+    assert "out of time after 600 s" in done.stdout

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from cudnn_direct import Lab
-from gpu_arrays import cupy_family, no_gpu_for, torch_family
-from settles import EXPERIMENTS, sentences
+from settles import ALONE, EXPERIMENTS, make_lab, sentences
 
 from rnnop.cudnn.library import library
 from rnnop.cudnn.memory import FAMILIES
 
 pytestmark = pytest.mark.gpu
-
-ALONE = 7  # it may leave the GPU unusable for its process
-
-
-def make_lab(name: str) -> Lab:
-    """Return a lab on a GPU.
-
-    Raises
-    ------
-    RuntimeError
-        There is none for this framework.
-    """
-    reason = no_gpu_for(name)
-    if reason is not None:
-        raise RuntimeError(reason)
-    module = importlib.import_module(name)
-    family = cupy_family(module) if name == "cupy" else torch_family(module)
-    return Lab(family, FAMILIES[name], scale=8)
 
 
 @pytest.fixture(scope="module", params=["cupy", "torch"])
@@ -60,8 +40,7 @@ def test_experiments(number: int, lab: Lab, capsys: pytest.CaptureFixture[str]) 
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from settles import sentences
-from test_gpu_settles import make_lab
+from settles import make_lab, sentences
 print(*sentences(int(sys.argv[2]), make_lab(sys.argv[3])), sep="\\n")
 """
 
