@@ -282,6 +282,16 @@ def test_final_states_lie_plainly_wherever_the_initial_ones_lay(backend: str) ->
         assert out.h_n.flags.c_contiguous
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_world_model_returns_plain_arrays(backend: str) -> None:
+    spec = rssm.RSSMSpec(2, 3, 1, 2, 4)
+    weights = rssm.init_weights(spec, seed=0).map(ODD["of a class of its own"])
+    actions, embeds = (ODD["of a class of its own"](drawn(4, 2, n)) for n in (1, 2))
+    for array in rssm.observe(weights, None, None, actions, embeds, seed=0, backend=backend):
+        assert type(array) is np.ndarray
+        assert array.flags.c_contiguous
+
+
 SWAPPED = np.dtype(np.float32).newbyteorder()
 
 
