@@ -459,6 +459,14 @@ MODELS = {
 }
 
 
+@pytest.mark.parametrize("name", ["state_size", "embed_size", "hidden_size", "prior_layers"])
+@pytest.mark.parametrize("digits", [19, 400, 5000])
+def test_a_world_model_too_large_for_any_computer_is_refused(name: str, digits: int) -> None:
+    sizes = {"state_size": 2, "belief_size": 3, "action_size": 1, "embed_size": 2}
+    with pytest.raises(rnnop.SpecError, match=f"`{name}` has more than 63 bits"):
+        rssm.RSSMSpec(**sizes | {name: 10**digits})
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_corrupt_state_dicts_of_torchrl_are_refused(model: str) -> None:
     spec = MODELS[model]
