@@ -937,3 +937,20 @@ def test_the_lstm_of_jax_experimental_rnn(num_layers: int, bidirectional: bool) 
             return both(x, h0, c0, flat)
 
         assert_near(results(ours), results(theirs), 1e-14)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"h0": "x"}, "`h0` is str; expected an array"),
+        ({"h0": ["x"]}, "`h0` is list; expected an array"),
+        ({"dropout_masks": "x"}, "`dropout_masks` is str; expected an array"),
+        ({"dropout_masks": ["x"]}, r"`dropout_masks\[0\]` is str; expected an array"),
+        ({"mask": np.zeros((T, N), np.longdouble)}, "`mask` has dtype float[0-9]+; expected bool"),
+    ],
+)
+def test_what_jax_does_not_have_is_refused_by_name(wrong: dict[str, Any], message: str) -> None:
+    x, w = jnp.asarray(random(T, N, I)), weights()
+    for function in (rnnop.rnn, rnnop.rnn_vjp):
+        with pytest.raises(rnnop.RnnopError, match=f"^{function.__name__}: {message}"):
+            function(x, w, **wrong)

@@ -282,6 +282,16 @@ def test_final_states_lie_plainly_wherever_the_initial_ones_lay(backend: str) ->
         assert out.h_n.flags.c_contiguous
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_world_model_returns_plain_arrays(backend: str) -> None:
+    spec = rssm.RSSMSpec(2, 3, 1, 2, 4)
+    weights = rssm.init_weights(spec, seed=0).map(ODD["of a class of its own"])
+    actions, embeds = (ODD["of a class of its own"](drawn(4, 2, n)) for n in (1, 2))
+    for array in rssm.observe(weights, None, None, actions, embeds, seed=0, backend=backend):
+        assert type(array) is np.ndarray
+        assert array.flags.c_contiguous
+
+
 SWAPPED = np.dtype(np.float32).newbyteorder()
 
 
@@ -447,6 +457,14 @@ MODELS = {
         **{"norm": "rms", "prior_layers": 2, "dynamics_layers": 2},
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["state_size", "embed_size", "hidden_size", "prior_layers"])
+@pytest.mark.parametrize("digits", [19, 400, 5000])
+def test_a_world_model_too_large_for_any_computer_is_refused(name: str, digits: int) -> None:
+    sizes = {"state_size": 2, "belief_size": 3, "action_size": 1, "embed_size": 2}
+    with pytest.raises(rnnop.SpecError, match=f"`{name}` has more than 63 bits"):
+        rssm.RSSMSpec(**sizes | {name: 10**digits})
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -815,3 +815,23 @@ def test_a_single_length_is_no_vector_of_one(function: Callable[..., Any]) -> No
     net = drawn.map(lambda each: torch.from_numpy(each).requires_grad_())
     with pytest.raises(rnnop.ShapeError, match=r"`lengths` has shape \(\); expected \(N,\)"):
         function(torch.zeros(4, 1, 2), net, lengths=3)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"training": np.ones(2)}, "`training` is .*; expected True or False"),
+        ({"h0": np.zeros((1, 1, 3))}, "`h0` is a NumPy array and `x` is a PyTorch array"),
+        ({"h0": 0.0}, "`h0` is float; expected an array"),
+        ({"dropout_masks": "x"}, "`dropout_masks` is str; expected an array"),
+    ],
+)
+def test_a_backend_that_is_named_hides_no_other_refusal(
+    wrong: dict[str, Any], message: str, grad: bool
+) -> None:
+    drawn = rnnop.init_weights("gru", input_size=2, hidden_size=3, seed=0)
+    net = drawn.map(lambda each: torch.from_numpy(each).requires_grad_(grad))
+    for function in (rnnop.rnn, rnnop.rnn_vjp, rnnop.explain):
+        with pytest.raises(rnnop.RnnopError, match=f"^{function.__name__}: {message}"):
+            function(torch.zeros(4, 1, 2), net, backend="cpu", **wrong)

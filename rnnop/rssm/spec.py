@@ -136,6 +136,8 @@ class RSSMSpec:
                 validate.size(field.name, getattr(self, field.name))
         if not validate.is_whole(self.embed_size) or self.embed_size < 0:
             raise SpecError(f"`embed_size` is {self.embed_size!r}; expected an integer, at least 0")
+        if self.embed_size:
+            validate.size("embed_size", self.embed_size)
 
     def _check_choices(self) -> None:
         validate.choice("cell", self.cell, CELLS)
