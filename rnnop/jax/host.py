@@ -41,7 +41,7 @@ class Waiting:
         self._numbers = itertools.count(secrets.randbits(63) | 1)
 
     def put(self, vjp: Any, key: Any, size: int) -> Array:
-        """Keep `vjp`, of `size` bytes, and return its token. `key` tells the call and its shapes."""
+        """Keep `vjp`, of `size` bytes; return its token. `key` tells the call and its shapes."""
         number = next(self._numbers) & (2**64 - 1)
         with self._lock:
             self._vjps[number] = vjp, key, size
