@@ -27,8 +27,12 @@ T, N = 4, 3
 LOOPS = ("rollout", "imagine", "observe")
 KNOWN = ("step", "rollout", "observe")
 
-every_model = pytest.mark.parametrize("name", SPECS)
-some_models = pytest.mark.parametrize("name", ["first", "dreamer_v2", "dreamer_v3"])
+SOME = ("first", "dreamer_v2", "dreamer_v3")
+some_models = pytest.mark.parametrize("name", SOME)
+every_model = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in SOME else pytest.mark.slow) for name in SPECS],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -421,6 +425,26 @@ def test_gradients_of_mapped_calls(form: str, runs: list[str]) -> None:
     found = jax.jit(jax.grad(total))(inputs.weights)
     assert runs.count("backward") == (T if form == "imagine" else 1)
     assert_near(found, jax.tree.map(lambda both: both.sum(0), each), 1e-5)
+
+
+# The vjps that wait for their backward
+
+
+@pytest.mark.parametrize("name", ["first", "dreamer_v3"])
+def test_a_forward_without_its_backward_keeps_little(name: str, waiting: host.Waiting) -> None:
+    inputs = in_jax(inputs_of("rollout", SPECS[name], T, N))
+
+    def run(actions: Any) -> Any:
+        return call(inputs, inputs.weights, inputs.arrays | {"actions": actions}, {})
+
+    jax.vjp(run, inputs.arrays["actions"])
+    one = waiting.bytes
+    assert one > T * N * SPECS[name].belief_size * 4
+    waiting.most_bytes = 3 * one + one // 2
+    pullbacks = [jax.vjp(run, inputs.arrays["actions"]) for _ in range(5)]
+    assert len(waiting) == 3
+    for out, pullback in pullbacks:  # those that were given up run their forward again
+        assert_equal(pullback(out), pullbacks[-1][1](pullbacks[-1][0]))
 
 
 # Functions with a vector-Jacobian product

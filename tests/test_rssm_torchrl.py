@@ -235,14 +235,13 @@ def test_the_parameters_of_a_module_get_their_gradients(name: str) -> None:
     given = observed_inputs()
     inputs = {key: torch.tensor(array) for key, array in given.items()}
 
-    def gradients(weights: rssm.RSSMWeights, **arrays: Any) -> Any:
-        out, vjp = rssm.observe_vjp(weights, **arrays, seed=0, batch_first=True)
-        return out, vjp, [random(*each.shape, seed=k) for k, each in enumerate(out)]
-
-    _, vjp, cotangents = gradients(rssm.from_torchrl(*parameters(*modules), **options), **given)
+    weights = rssm.from_torchrl(*parameters(*modules), **options)
+    out, vjp = rssm.observe_vjp(weights, **given, seed=0, batch_first=True)
+    cotangents = [random(*each.shape, seed=k) for k, each in enumerate(out)]
     wanted = rssm.to_torchrl(vjp(*cotangents).weights)
     live = [dict(module.named_parameters()) for module in modules]
-    out, _, _ = gradients(rssm.from_torchrl(*live, **options), **inputs)
+    weights = rssm.from_torchrl(*live, **options)
+    out = rssm.observe(weights, **inputs, seed=0, batch_first=True)
     sum((each * torch.tensor(d)).sum() for each, d in zip(out, cotangents, strict=True)).backward()
     for theirs, ours in zip(live, wanted, strict=True):
         for key, parameter in theirs.items():

@@ -152,6 +152,11 @@ class Run(Pointed):
         if keep:
             self._keep()
 
+    @property
+    def nbytes(self) -> int:
+        """How much memory it holds."""
+        return sum(array.nbytes for array in self._alive if isinstance(array, np.ndarray))
+
     def ready(self, array: Any) -> Any:
         """Return an array as the engine reads it; None of None."""
         return None if array is None else np.ascontiguousarray(array, self.dtype)

@@ -134,6 +134,10 @@ class RNNCall:
         output, vjp = api.rnn_vjp.direct(*given, **options)  # type: ignore[attr-defined]
         return _arrays(output), vjp
 
+    def kept(self, vjp: VJP) -> Any:
+        """Return what it holds in memory until the backward."""
+        return vjp._result
+
     def pull(self, vjp: VJP, cotangents: Mapping[str, Array]) -> list[Array]:
         """Return the gradients of the first operands, as many as have one."""
         grads, given = vjp(**{"dy": None, **cotangents}), self.operands()

@@ -44,6 +44,9 @@ class Call(Protocol):
     def run_vjp(self, leaves: Sequence[Array]) -> tuple[list[Array], Any]:
         """Return the results and what `pull` needs."""
 
+    def kept(self, vjp: Any) -> Any:
+        """Return what it holds in memory until the backward."""
+
     def pull(self, vjp: Any, cotangents: Mapping[str, Array]) -> list[Array]:
         """Return the gradients of the first operands, as many as have one."""
 

@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,9 @@ class Waiting:
         # Begun at random: a token from another process is not found.
         self._numbers = itertools.count(secrets.randbits(63) | 1)
 
-    def put(self, vjp: Any, key: Any) -> Array:
-        """Keep `vjp`, and return its token. `key` tells the call and its shapes."""
-        number, size = next(self._numbers) & (2**64 - 1), _bytes(vjp)
+    def put(self, vjp: Any, key: Any, size: int) -> Array:
+        """Keep `vjp`, of `size` bytes; return its token. `key` tells the call and its shapes."""
+        number = next(self._numbers) & (2**64 - 1)
         with self._lock:
             self._vjps[number] = vjp, key, size
             self.bytes += size
@@ -63,21 +64,13 @@ class Waiting:
 
 def _bytes(value: Any) -> int:
     """Return about how much memory the arrays hold that can be reached from `value`."""
-    total, seen, ahead = 0, set[int](), [value]
-    while ahead:
-        each = ahead.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        if isinstance(each, tuple | list):
-            ahead += each
-        elif isinstance(each, dict):
-            ahead += each.values()
-        elif type(each).__module__.startswith("rnnop.") and hasattr(each, "__dict__"):
-            ahead += vars(each).values()
-        else:
-            total += int(getattr(each, "nbytes", 0))
-    return total
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    if isinstance(value, tuple | list):
+        return sum(map(_bytes, value))
+    if is_dataclass(value):
+        return sum(_bytes(getattr(value, each.name)) for each in fields(value))
+    return 0
 
 
 WAITING = Waiting()
@@ -88,7 +81,7 @@ def forward(call: Call, leaves: Sequence[Array], keep: bool) -> list[Array]:
     if not keep:
         return call.run(leaves)
     results, vjp = _vjp(call, leaves)
-    return [*results, WAITING.put(vjp, _key(call, leaves))]
+    return [*results, WAITING.put(vjp, _key(call, leaves), _bytes(call.kept(vjp)))]
 
 
 def _vjp(call: Call, leaves: Sequence[Array]) -> tuple[list[Array], Any]:

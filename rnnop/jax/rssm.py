@@ -107,6 +107,11 @@ class RSSMCall:
         out, vjp = direct_vjp(*given, **rest)
         return list(out), vjp
 
+    def kept(self, vjp: RSSMVJP) -> Any:
+        """Return what it holds in memory until the backward."""
+        saved = vjp._saved
+        return saved if hasattr(saved, "nbytes") else saved.steps  # those of the reference's loop
+
     def pull(self, vjp: RSSMVJP, cotangents: Mapping[str, Array]) -> list[Array]:
         """Return the gradients of the first operands, as many as have one."""
         grads, given = vjp(**cotangents), self.operands()
