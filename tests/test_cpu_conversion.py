@@ -26,8 +26,11 @@ from test_cpu import results as arrays
 
 import rnnop
 from rnnop.cli import info
+from rnnop.cli.selfcheck.cases import grid
+from rnnop.cli.selfcheck.compare import check
+from rnnop.cli.selfcheck.runners import Runner
 from rnnop.cpu import engine
-from rnnop.tolerances import error
+from rnnop.tolerances import TOLERANCES, error
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -59,7 +62,7 @@ def compiled(build: str) -> engine.Engine:
 def use_build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Have calls run on an engine that has the dot product, with the switch on."""
     name: str = request.param
-    chosen = compiled(name) if name in BUILDS else engine._engine(name)
+    chosen = compiled(name) if name in BUILDS else engine.load(name)
     monkeypatch.setattr(engine, "engine", lambda: chosen)
     monkeypatch.setenv(SWITCH, "1")
     return name
@@ -234,6 +237,16 @@ def test_infinity_gives_the_limit_and_nan_stays_in_its_row(mode: str, build: str
         assert np.array_equal(np.isnan(got.y[:, row]), np.isnan(wanted.y[:, row]))
     assert np.isnan(got.y[1:, 1]).all()
     assert np.isfinite(got.y[0, 1]).all()
+
+
+def test_the_selfcheck_compares_what_does_not_jump(build: str) -> None:
+    runner = Runner("cpu", dtypes=("float32",))
+    cases = [each for each in grid() if each.stack == "1 layer"]
+    (found,) = check(cases, [runner], ["float32"], lambda _: None)
+    assert found.tolerance == TOLERANCES["cpu_bfloat16_products", "float32"]
+    assert not found.misses
+    assert 0 < found.calls < len(cases)
+    assert max(found.errors["y"]) > TOLERANCES["cpu", "float32"]
 
 
 # The switch

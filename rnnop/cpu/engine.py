@@ -310,7 +310,8 @@ def available() -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def _engine(isa: str) -> Engine:
+def load(isa: str) -> Engine:
+    """Return the library for an instruction set that is available here."""
     return Engine(isa, built()[isa])
 
 
@@ -338,12 +339,12 @@ def engine() -> Engine:
     wanted = flags.read("RNNOP_CPU_ISA")
     here = available()
     if wanted == "auto":
-        return _engine(here[0])
+        return load(here[0])
     if wanted not in here:
         raise BackendUnavailable(
             f"RNNOP_CPU_ISA is {wanted!r}; this machine and this build have {', '.join(here)}"
         )
-    return _engine(wanted)
+    return load(wanted)
 
 
 def may_round(dtype: str) -> bool:
