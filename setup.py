@@ -27,8 +27,10 @@ VARIANTS = {"generic": ["-DVECTOR_BYTES=16"]}
 if platform.machine().lower() in ("x86_64", "amd64"):
     VARIANTS["avx2"] = ["-mavx2", "-mfma", "-DVECTOR_BYTES=32"]
     VARIANTS["avx512"] = [*AVX512, "-DVECTOR_BYTES=64"]
+    VARIANTS["avx512bf16"] = [*AVX512, "-mavx512bf16", "-DVECTOR_BYTES=64"]
 elif platform.machine().lower() in ("aarch64", "arm64"):
     VARIANTS = {"neon": ["-DVECTOR_BYTES=16"]}
+    VARIANTS["neonbf16"] = ["-march=armv8.2-a+bf16", "-DVECTOR_BYTES=16"]
 
 
 class BuildEngine(build_ext):

@@ -60,7 +60,7 @@ FLAGS: dict[str, Flag] = {
         Flag(
             "RNNOP_CPU_ISA",
             "auto",
-            ("auto", "avx512", "avx2", "neon", "generic"),
+            ("auto", "avx512bf16", "avx512", "avx2", "neonbf16", "neon", "generic"),
             "the instruction set of the CPU engine; auto for the best that the machine has",
         ),
         Flag(
@@ -80,7 +80,7 @@ FLAGS: dict[str, Flag] = {
             "0",
             tuple(_BOOLEANS),
             "with RNNOP_ALLOW_TENSOR_CORE: cuDNN may round float32 and float64 data down for "
-            "tensor cores",
+            "tensor cores, and the CPU engine float32 data to bfloat16 for its products",
         ),
         Flag(
             "RNNOP_ALLOW_TF32",

@@ -18,7 +18,13 @@ from .setups import MOST, plain_types
 from .storage import Storage
 from .weights import PrepackedWeights, RNNWeights
 
-_FLAGS = ("RNNOP_BACKEND", "RNNOP_NUM_THREADS", "RNNOP_CPU_ISA")
+_FLAGS = (
+    "RNNOP_BACKEND",
+    "RNNOP_NUM_THREADS",
+    "RNNOP_CPU_ISA",
+    "RNNOP_TENSOR_OP_ALLOW_CONVERSION",
+    "RNNOP_ALLOW_TENSOR_CORE",
+)
 
 
 class Shortcut:

@@ -112,8 +112,8 @@ def test_one_wheel_with_the_engine_serves_every_python(unpacked: Path, tmp_path:
         archive.extractall(tmp_path)
     engines = sorted(path.name for path in (tmp_path / "rnnop").rglob("*.so"))
     assert engines in (
-        ["engine_avx2.so", "engine_avx512.so", "engine_generic.so"],
-        ["engine_neon.so"],
+        ["engine_avx2.so", "engine_avx512.so", "engine_avx512bf16.so", "engine_generic.so"],
+        ["engine_neon.so", "engine_neonbf16.so"],
         ["engine_generic.so"],
     )
     done = run("-P", "-c", USE, cwd=tmp_path, PYTHONPATH=str(tmp_path))

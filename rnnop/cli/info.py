@@ -79,18 +79,19 @@ def _engine() -> dict[str, Any] | str:
     if reason is not None:
         return reason
     try:
-        chosen, threads = engine.engine().isa, engine.num_threads()
+        chosen, threads = engine.engine(), engine.num_threads()
     except RnnopError as error:
         return str(error)
     built = engine.built()
-    compiler = _COMPILER.search(built[chosen].read_bytes())
+    compiler = _COMPILER.search(built[chosen.isa].read_bytes())
     return {
-        "chosen": chosen,
+        "chosen": chosen.isa,
         "threads": threads,
         "runs_here": list(engine.available()),
         "built": list(built),
         "compiler": compiler[0].decode() if compiler else None,
-        "folder": str(built[chosen].parent),
+        "folder": str(built[chosen.isa].parent),
+        "bfloat16": chosen.has_bf16,
     }
 
 
@@ -145,7 +146,10 @@ def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, each.get("error") or f"{each['value']} ({each['from']})"
 
 
-_ENGINE = "{chosen}, threads: {threads}; runs here: {runs_here}; built: {built}; by {compiler}"
+_ENGINE = (
+    "{chosen}, threads: {threads}; runs here: {runs_here}; built: {built}; by {compiler}; "
+    "dot product of bfloat16: {bfloat16}"
+)
 _CUDNN = "{version} of {path}, found by: {found_by}; companions: {companions}"
 _GPU = "{name}, compute capability {capability}, {memory_gib} GiB"
 
@@ -163,4 +167,6 @@ def _listed(value: Any) -> Any:
         return ", ".join(f"{name} ({how or 'not found'})" for name, how in value.items())
     if isinstance(value, list):
         return ", ".join(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "an unknown compiler" if value is None else value

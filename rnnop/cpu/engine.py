@@ -24,7 +24,15 @@ CELLS = {"rnn_tanh": 0, "rnn_relu": 1, "gru": 2, "gru_reset_before": 3, "lstm": 
 _NO_MEMORY = 1  # enum Status of engine.h
 
 # In order of preference, with the rnnop_cpu_level() that runs it; None: whatever the machine.
-_VARIANTS = {"avx512": 2, "avx2": 1, "neon": None, "generic": None}
+_VARIANTS = {
+    "avx512bf16": 3,
+    "avx512": 2,
+    "avx2": 1,
+    "neonbf16": 1,
+    "neon": None,
+    "generic": None,
+}
+_THAT_ROUND = ("forward", "network", "backward", "packed_size", "pack")
 
 
 class Problem(Structure):
@@ -184,12 +192,17 @@ _STRUCTURES: tuple[type[Structure], ...] = (
 class Functions:
     """The functions of a library for one dtype; those that return a status raise for a bad one.
 
-    MemoryError is raised where the engine could not allocate its working memory.
+    MemoryError is raised where the engine could not allocate its working memory. With `rounds`, for
+    float32, the products of the forward and of the recurrence of the backward round to bfloat16.
     """
 
-    def __init__(self, library: ctypes.CDLL, suffix: str) -> None:
+    def __init__(self, library: ctypes.CDLL, dtype: str, *, rounds: bool = False) -> None:
+        self.dtype = np.dtype(dtype)
+        suffix = f"f{8 * self.dtype.itemsize}"
+
         def declared(name: str, result: Any, *arguments: Any) -> Any:
-            function = library[f"rnnop_{name}_{suffix}"]
+            kind = "bf16" if rounds and name in _THAT_ROUND else suffix
+            function = library[f"rnnop_{name}_{kind}"]
             function.argtypes, function.restype = arguments, result
             return function
 
@@ -251,12 +264,17 @@ class Engine:
         Its instruction set.
     level : int
         What this machine can run, see rnnop_cpu_level.
+    has_bf16 : bool
+        Whether it has a dot product of bfloat16 that accumulates in float32.
     """
 
     def __init__(self, isa: str, path: Path) -> None:
         library = ctypes.CDLL(str(path))
         self.isa = isa
-        self._functions = {size: Functions(library, f"f{8 * size}") for size in (4, 8)}
+        self._float32, self._float64 = (Functions(library, f"float{size}") for size in (32, 64))
+        self.has_bf16 = hasattr(library, "rnnop_forward_bf16")
+        if self.has_bf16:
+            self._rounding = Functions(library, "float32", rounds=True)
         # int rnnop_cpu_level(void);
         library.rnnop_cpu_level.argtypes, library.rnnop_cpu_level.restype = [], c_int
         self.level = int(library.rnnop_cpu_level())
@@ -276,7 +294,17 @@ class Engine:
 
     def of(self, dtype: np.dtype[Any]) -> Functions:
         """Return the functions for float32 or float64."""
-        return self._functions[dtype.itemsize]
+        return self._float64 if dtype.itemsize == 8 else self._float32
+
+    def rounds(self, dtype: str) -> bool:
+        """Return whether products round data of a dtype to bfloat16 in this call."""
+        return self.has_bf16 and may_round(dtype)
+
+    def functions(self, dtype: str) -> Functions:
+        """Return the functions for data of a dtype in this call."""
+        if dtype == "float64":
+            return self._float64
+        return self._rounding if self.rounds(dtype) else self._float32
 
 
 def built() -> dict[str, Path]:
@@ -298,7 +326,8 @@ def available() -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def _engine(isa: str) -> Engine:
+def load(isa: str) -> Engine:
+    """Return the library for an instruction set that is available here."""
     return Engine(isa, built()[isa])
 
 
@@ -326,12 +355,18 @@ def engine() -> Engine:
     wanted = flags.read("RNNOP_CPU_ISA")
     here = available()
     if wanted == "auto":
-        return _engine(here[0])
+        return load(here[0])
     if wanted not in here:
         raise BackendUnavailable(
             f"RNNOP_CPU_ISA is {wanted!r}; this machine and this build have {', '.join(here)}"
         )
-    return _engine(wanted)
+    return load(wanted)
+
+
+def may_round(dtype: str) -> bool:
+    """Return whether the flags allow products to round data of a dtype to bfloat16."""
+    names = ("RNNOP_TENSOR_OP_ALLOW_CONVERSION", "RNNOP_ALLOW_TENSOR_CORE")
+    return dtype == "float32" and all(map(flags.enabled, names))
 
 
 def num_threads() -> int:

@@ -19,7 +19,6 @@ from .prepared import prepare
 from .products import Saved, WeightSums, most_rows, stretches
 
 _Array = npt.NDArray[Any]
-_DTYPES = {name: np.dtype(name) for name in ("float32", "float64")}
 
 
 def supports(frame: Frame) -> str | None:
@@ -37,9 +36,12 @@ def unavailable() -> str | None:
 
 
 def manner(frame: Frame) -> str:
-    """Return the instruction set and the threads that a call would use."""
-    threads = c.num_threads()
-    return f"{c.engine().isa}, {threads} thread{'s' if threads > 1 else ''}"
+    """Return the instruction set and the threads that a call would use, and if it may round."""
+    engine, threads = c.engine(), c.num_threads()
+    told = f"{engine.isa}, {threads} thread{'s' if threads > 1 else ''}"
+    if not c.may_round(frame.dtype):
+        return told
+    return f"{told}, {'' if engine.has_bf16 else 'no '}bfloat16 products"
 
 
 def draws_dropout(frame: Frame) -> bool:
@@ -75,12 +77,12 @@ def prepared(problem: Problem) -> Prepared | None:
 
 def _pass(problem: Problem) -> Pass:
     """Return the pass of a frame, which is made once."""
-    frame, engine, threads = problem.frame, c.engine(), c.num_threads()
-    run: Pass | None = frame.notes.get(("cpu", engine.isa, threads))
+    frame, threads = problem.frame, c.num_threads()
+    functions = c.engine().functions(frame.dtype)
+    run: Pass | None = frame.notes.get((functions, threads))
     if run is None:
-        dtype = _DTYPES[compute_dtype(frame)]
-        run = Pass(frame.spec, frame.plan, engine, threads, dtype, frame.return_cell_states)
-        frame.notes["cpu", engine.isa, threads] = run
+        run = Pass(frame.spec, frame.plan, functions, threads, frame.return_cell_states)
+        frame.notes[functions, threads] = run
     return run
 
 

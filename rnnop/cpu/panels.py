@@ -32,11 +32,10 @@ class Packed:
 
 
 def packed(
-    engine: c.Engine,
+    functions: c.Functions,
     described: Sequence[Any],
     spec: RNNSpec,
     weights: RNNWeights,
-    dtype: np.dtype[Any],
     cache: dict[Any, Any] | None,
     *,
     backward: bool,
@@ -47,11 +46,11 @@ def packed(
     `cache` is that of prepacked weights: what it holds is not packed again.
     """
     if cache is None:
-        return _pack(engine, described, weights, dtype, backward)
-    key = (backward, engine.isa, dtype, cell(spec))
+        return _pack(functions, described, weights, backward)
+    key = (backward, functions, cell(spec))
     found: list[Packed] | None = cache.get(key)
     if found is None:
-        found = cache[key] = _pack(engine, described, weights, dtype, backward)
+        found = cache[key] = _pack(functions, described, weights, backward)
     return found
 
 
@@ -59,12 +58,11 @@ def prepack(spec: RNNSpec, weights: RNNWeights, cache: dict[Any, Any]) -> None:
     """Lay weights out for the forward, into `cache`; other arrays than NumPy's are left alone."""
     first = weights.w_ih[0]
     if family(first) == "numpy":
-        wide = dtype_name(first) == "float64"
-        dtype = np.dtype("float64" if wide else "float32")
+        functions = c.engine().functions(dtype_name(first))
         described = [
             describe(spec, None, k, c.num_threads()) for k in range(spec.num_pseudo_layers)
         ]
-        packed(c.engine(), described, spec, weights, dtype, cache, backward=False)
+        packed(functions, described, spec, weights, cache, backward=False)
 
 
 def cell(spec: RNNSpec) -> str:
@@ -104,14 +102,13 @@ def describe(spec: RNNSpec, plan: RaggedPlan | None, k: int, threads: int) -> c.
 
 
 def _pack(
-    engine: c.Engine,
+    functions: c.Functions,
     described: Sequence[Any],
     weights: RNNWeights,
-    dtype: np.dtype[Any],
     backward: bool,
 ) -> list[Packed]:
     """Lay out the weights of every pseudo-layer, in one room."""
-    functions = engine.of(dtype)
+    dtype = functions.dtype
     sizes = [functions.packed_size(each, backward) for each in described]
     room = c.aligned(sum(sizes), dtype)
     begin = address(room)

@@ -56,7 +56,7 @@ class Pass:
     dtype : numpy.dtype
         Of the arithmetic: all arrays have it, and are C-contiguous.
     functions : Functions
-        Of that dtype.
+        The engine's of that dtype.
     described : list
         What the engine is told of each pseudo-layer, by reference.
     y_shape, h_shape, c_shape : tuple of int
@@ -67,13 +67,12 @@ class Pass:
         self,
         spec: RNNSpec,
         plan: RaggedPlan,
-        engine: c.Engine,
+        functions: c.Functions,
         threads: int,
-        dtype: np.dtype[Any],
         cell_states: bool,
     ) -> None:
-        self.spec, self.dtype, self.threads, self._engine = spec, dtype, threads, engine
-        self.functions = engine.of(dtype)
+        self.spec, self.functions, self.threads = spec, functions, threads
+        self.dtype = functions.dtype
         self.described: list[Any] = [
             byref(panels.describe(spec, plan, k, threads)) for k in range(spec.num_pseudo_layers)
         ]
@@ -109,10 +108,8 @@ class Pass:
         self, weights: RNNWeights, cache: dict[Any, Any] | None, *, backward: bool
     ) -> list[Packed]:
         """Return packed weights; those of prepacked ones, with a `cache`, are packed once."""
-        engine, dtype = self._engine, self.dtype
-        return panels.packed(
-            engine, self.described, self.spec, weights, dtype, cache, backward=backward
-        )
+        functions, described = self.functions, self.described
+        return panels.packed(functions, described, self.spec, weights, cache, backward=backward)
 
     def forward(
         self,

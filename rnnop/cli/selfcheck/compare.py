@@ -13,7 +13,7 @@ from ... import flags
 from ...cudnn.status import Category, CudnnError
 from ...errors import UnsupportedError
 from ..progress import Progress
-from .cases import Case, Inputs, Results, error_of, steady
+from .cases import CELLS, Case, Inputs, Results, error_of, steady
 from .runners import Runner
 
 
@@ -63,7 +63,9 @@ def check(
                 rounded = inputs.cast(dtype)
                 wanted = rounded.cast("float64").results("reference")
                 for each in checks:
-                    if each.dtype == dtype:
+                    # Rounding at every step may carry a sum across any bound, see `steady`.
+                    jumps = CELLS[cell].kinked and each.runner.rounds(dtype)
+                    if each.dtype == dtype and not jumps:
                         _compare(each, case, rounded, wanted)
         progress(cell)
     return checks

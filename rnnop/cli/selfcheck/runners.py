@@ -17,6 +17,7 @@ from ...cudnn.memory import FAMILIES
 from ...tolerances import TOLERANCES
 
 _HALVES = ("float16", "bfloat16")
+_CONVERSION = "RNNOP_TENSOR_OP_ALLOW_CONVERSION"
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,19 @@ class Runner:
         """Return the published tolerance for data of a dtype.
 
         Where a flag lets cuDNN round wider data down to 10 bits for its products, it is float16's.
+        Where one lets the CPU engine round to bfloat16, there is a row for that.
         """
+        if self.rounds(dtype):
+            return TOLERANCES["cpu_bfloat16_products", dtype]
         with flags.settings(self.settings):
             strict = dtype in _HALVES or algo.math_type(dtype) is MathType.CUDNN_FMA_MATH
         coarse = self.backend == "cudnn" and not strict
         return TOLERANCES[self.backend, "float16" if coarse else dtype]
+
+    def rounds(self, dtype: str) -> bool:
+        """Return whether the CPU engine rounds data of a dtype to bfloat16 for its products."""
+        with flags.settings(self.settings):
+            return self.backend == "cpu" and engine.engine().rounds(dtype)
 
     def move(self, array: Any) -> Any:
         """Return a NumPy array as one of the family, on a GPU unless that is NumPy's."""
@@ -76,9 +85,14 @@ def find_runners(wanted: Sequence[str], quick: bool = False) -> tuple[list[Runne
 
 
 def _cpu(quick: bool) -> list[Runner]:
-    """Return one for each instruction set, unless RNNOP_CPU_ISA names one."""
+    """Return one for each instruction set, or that of RNNOP_CPU_ISA, and those that may round."""
     isas = engine.available() if flags.read("RNNOP_CPU_ISA") == "auto" else (engine.engine().isa,)
     found = [Runner("cpu", settings={"RNNOP_CPU_ISA": isa}) for isa in isas]
+    found += [
+        Runner("cpu", settings={"RNNOP_CPU_ISA": isa, _CONVERSION: "1"}, dtypes=("float32",))
+        for isa in isas
+        if engine.load(isa).has_bf16
+    ]
     return found[:1] if quick else found
 
 
@@ -110,7 +124,7 @@ _WAYS: list[tuple[str, str, Sequence[str]]] = [
     *(("RNNOP_CUDNN_ALGO", name, FLOATS) for name in algo.ALGORITHMS if name != "standard"),
     ("RNNOP_ALLOW_TENSOR_CORE", "0", _HALVES),
     ("RNNOP_ALLOW_TF32", "1", ("float32",)),
-    ("RNNOP_TENSOR_OP_ALLOW_CONVERSION", "1", ("float64", "float32")),
+    (_CONVERSION, "1", ("float64", "float32")),
 ]
 
 

@@ -151,9 +151,12 @@ static inline void NAME(rnn_back)(const NAME(BackwardRun) *run, int64_t t, int64
 }
 
 /* Rows of this thread: C (S, padded) += A B over its panels of B, with A given row by row. */
-static void NAME(rows_times)(const REAL *const *rows, int64_t n, int64_t depth, const REAL *packed,
-                             int64_t column, int64_t column_end, REAL *c, int64_t stride)
+static void NAME(rows_times)(const REAL **rows, int64_t n, int64_t numbers, REAL *operands,
+                             const REAL *packed, int64_t column, int64_t column_end, REAL *c,
+                             int64_t stride)
 {
+    int64_t depth = NAME(steps)(numbers);
+    NAME(make_operands)(rows, n, numbers, operands);
     NAME(panels)(column_end - column, n, 4, rows, depth, packed + column * 4 * LANES * depth,
                  c + column * 4 * LANES, stride, 4 * LANES,
                  NAME(far)((column_end - column) * 4 * LANES, depth));
@@ -176,8 +179,10 @@ static void NAME(backward_body)(void *argument, Thread thread)
         column = columns * i / threads, column_end = columns * (i + 1) / threads;
     }
     int64_t room = NAME(alive)(p, f->begin, first, stride);
-    const REAL **rows = malloc((size_t)(room + 1) * sizeof(REAL *));
-    if (!rows) atomic_store(run->status, NO_MEMORY);
+    int64_t most = room * NAME(operand_room)(4 * H);
+    REAL *operands = rnnop_aligned((size_t)most * sizeof(REAL) + (size_t)room * sizeof(REAL *));
+    const REAL **rows = (const REAL **)(operands + most);
+    if (!operands) atomic_store(run->status, NO_MEMORY);
     if (!run->by_rows) rnnop_barrier(thread);
     int64_t t = atomic_load(run->status) == OK ? f->end - 1 : -1;
 #define MEET() do { if (!run->by_rows) rnnop_barrier(thread); } while (0)
@@ -204,7 +209,7 @@ static void NAME(backward_body)(void *argument, Thread thread)
                 rows[j] = dh_raw;
             }
             MEET();
-            NAME(rows_times)(rows, n, P, w->projection, unit, unit_end,
+            NAME(rows_times)(rows, n, P, operands, w->projection, unit, unit_end,
                              run->dm + first * run->padded, stride * run->padded);
         }
         EACH_ROW(s) {
@@ -222,7 +227,7 @@ static void NAME(backward_body)(void *argument, Thread thread)
                        (size_t)((unit_end - unit) * wide) * sizeof(REAL));
                 rows[j] = (const REAL *)f->dgates + NAME(row)(run, t, s) * 4 * H;
             }
-            NAME(rows_times)(rows, n, H, w->candidate, unit, unit_end,
+            NAME(rows_times)(rows, n, H, operands, w->candidate, unit, unit_end,
                              run->dm + first * run->padded, stride * run->padded);
             EACH_ROW(s)
                 for (int64_t v = unit * wide; v < unit_end * wide; v += LANES)
@@ -234,13 +239,13 @@ static void NAME(backward_body)(void *argument, Thread thread)
                       : p->cell == GRU_RESET_BEFORE ? 2 * H : H;
         EACH_ROW(s)
             rows[j] = (const REAL *)f->dgates + NAME(row)(run, t, s) * slots * H + skip;
-        NAME(rows_times)(rows, n, depth, w->recurrent, column, column_end,
+        NAME(rows_times)(rows, n, depth, operands, w->recurrent, column, column_end,
                          run->dh + first * run->padded_output, stride * run->padded_output);
         /* With a projection, or where units and columns are cut differently, others read it. */
     }
 #undef EACH_ROW
 #undef MEET
-    free(rows);
+    free(operands);
 }
 
 int NAME(rnnop_backward)(const Problem *p, const Weights *w, const Backward *f)

@@ -28,6 +28,7 @@ typedef struct {
     int64_t room;               /* rows of a chunk */
     const REAL **rows;          /* (room,) */
     REAL *slots;                /* (unit blocks, room, 4 * LANES) */
+    REAL *operands;             /* of `rows` */
 } NAME(ForwardPart);
 
 /* The packed row of step t of segment s, in the order in which the direction runs. */
@@ -194,15 +195,17 @@ static void NAME(forward_step)(NAME(ForwardPart) *part, int64_t t, int64_t row_o
 
     for (int64_t j = 0; j < n; j++)
         part->rows[j] = run->h[t & 1] + (part->first + j * part->stride) * run->padded_output;
+    NAME(make_operands)(part->rows, n, p->output, part->operands);
+    int64_t depth = NAME(steps)(p->output);
     int64_t apart = part->room * 4 * LANES; /* of the slots of two blocks */
     for (int64_t b = part->block; b < part->block_end; b++) {
         REAL *slots = part->slots + (b - part->block) * apart + row_of_chunk * 4 * LANES;
         /* A block's cells follow its product; those of a single row come two blocks at a time. */
         if (n > 1 || (b - part->block) % 2 == 0) {
             int64_t left = part->block_end - b, count = n > 1 || left < 2 ? 1 : 2;
-            NAME(panels)(count, n, width, part->rows, p->output,
-                         recurrent + b * width * LANES * p->output, slots + slot * LANES,
-                         4 * LANES, apart, NAME(far)(width * p->hidden, p->output));
+            NAME(panels)(count, n, width, part->rows, depth, recurrent + b * width * LANES * depth,
+                         slots + slot * LANES, 4 * LANES, apart,
+                         NAME(far)(width * p->hidden, depth));
         }
         for (int64_t j = 0; p->cell == LSTM && j < n; j++) {
             int64_t s = part->first + j * part->stride;
@@ -224,11 +227,13 @@ static void NAME(forward_step)(NAME(ForwardPart) *part, int64_t t, int64_t row_o
     if (!run->by_rows) rnnop_barrier(part->thread);
     for (int64_t j = 0; j < n; j++)
         part->rows[j] = run->m + (part->first + j * part->stride) * run->padded;
+    NAME(make_operands)(part->rows, n, p->hidden, part->operands);
+    depth = NAME(steps)(p->hidden);
     if (p->projected) {
         for (int64_t q = part->column; q < part->column_end; q++) {
             memset(part->slots, 0, (size_t)(n * 4 * LANES) * sizeof(REAL));
-            NAME(panel)(n, 4, part->rows, p->hidden, projection + q * 4 * LANES * p->hidden,
-                        part->slots, 4 * LANES, 0);
+            NAME(panel)(n, 4, part->rows, depth, projection + q * 4 * LANES * depth, part->slots,
+                        4 * LANES, 0);
             for (int64_t j = 0; j < n; j++) {
                 int64_t s = part->first + j * part->stride, pos = NAME(position)(p, t, s);
                 for (int v = 0; v < 4; v++) {
@@ -247,8 +252,7 @@ static void NAME(forward_step)(NAME(ForwardPart) *part, int64_t t, int64_t row_o
     }
     for (int64_t b = part->block; b < part->block_end; b++) {
         REAL *slots = part->slots + (b - part->block) * apart + row_of_chunk * 4 * LANES;
-        NAME(panel)(n, 1, part->rows, p->output, candidate + b * LANES * p->output, slots,
-                    4 * LANES, 0);
+        NAME(panel)(n, 1, part->rows, depth, candidate + b * LANES * depth, slots, 4 * LANES, 0);
         for (int64_t j = 0; j < n; j++) {
             int64_t s = part->first + j * part->stride;
             NAME(gru_candidate)(run, slots + j * 4 * LANES, t, s, NAME(position)(p, t, s),
@@ -268,12 +272,14 @@ static void NAME(input_product)(NAME(ForwardPart) *part, int64_t begin, int64_t 
     for (int64_t t = begin; t < end; t++)
         for (int64_t s = part->first; s < p->batch_sizes[t]; s += part->stride)
             part->rows[n++] = (const REAL *)run->f->x + NAME(position)(p, t, s) * run->f->x_stride;
+    NAME(make_operands)(part->rows, n, p->input, part->operands);
+    int64_t depth = NAME(steps)(p->input);
     for (int64_t b = part->block; b < part->block_end; b++) {
         REAL *slots = part->slots + (b - part->block) * part->room * 4 * LANES;
         for (int64_t j = 0; j < n; j++)
             memcpy(slots + j * 4 * LANES, bias + b * 4 * LANES, sizeof(REAL) * 4 * LANES);
-        NAME(panel)(n, width, part->rows, p->input, input + b * width * LANES * p->input, slots,
-                    4 * LANES, NAME(far)(width * p->hidden, p->input));
+        NAME(panel)(n, width, part->rows, depth, input + b * width * LANES * depth, slots,
+                    4 * LANES, NAME(far)(width * p->hidden, depth));
     }
 }
 
@@ -300,7 +306,11 @@ static void NAME(forward_body)(void *argument, Thread thread)
     part.room = fitting < LEAST_ROWS ? LEAST_ROWS : fitting > MOST_ROWS ? MOST_ROWS : fitting;
     if (part.room < most) part.room = most;
     part.rows = malloc((size_t)part.room * sizeof(REAL *));
-    part.slots = rnnop_aligned((size_t)(own * part.room * 4 * LANES) * sizeof(REAL));
+    int64_t slots = own * part.room * 4 * LANES;
+    int64_t deepest = p->input > p->hidden ? p->input : p->hidden; /* P is at most H */
+    int64_t operands = part.room * NAME(operand_room)(deepest);
+    part.slots = rnnop_aligned((size_t)(slots + operands) * sizeof(REAL));
+    part.operands = part.slots + slots;
     if (!part.rows || !part.slots) atomic_store(run->status, NO_MEMORY);
     if (!run->by_rows) rnnop_barrier(thread);
     if (atomic_load(run->status) == OK) {

@@ -44,24 +44,24 @@ static inline void NAME(pack_square)(const REAL *from, int64_t row_stride, REAL 
 #endif
 }
 
-/* `count` rows of one vector of a panel, from the column `corner` on, see pack_panel. */
-static inline void NAME(pack_part)(const REAL *corner, int64_t row_stride, int64_t column_stride,
-                                   int64_t real, int64_t count, REAL *to, int64_t stride)
+/* to[i * stride + lane] = from at (lane, column i) for `count` columns; rows from `real` on read as 0. */
+static inline void NAME(pack_corner)(const REAL *from, int64_t row_stride, int64_t column_stride,
+                                     int64_t real, int64_t count, REAL *to, int64_t stride)
 {
-    int64_t k = 0;
-    if (real >= LANES && column_stride == 1)
-        for (; k + LANES <= count; k += LANES)
-            NAME(pack_square)(corner + k, row_stride, to + k * stride, stride);
-    if (real >= LANES && row_stride == 1)
-        for (; k < count; k++)
-            *(NAME(vec) *)(to + k * stride) = NAME(load)(corner + k * column_stride);
-    for (; k < count; k++)
-        for (int64_t lane = 0; lane < LANES; lane++)
-            to[k * stride + lane] = lane < real ? corner[lane * row_stride + k * column_stride] : 0;
+    if (real >= LANES && column_stride == 1 && count == LANES)
+        NAME(pack_square)(from, row_stride, to, stride);
+    else if (real >= LANES && row_stride == 1)
+        for (int64_t i = 0; i < count; i++)
+            *(NAME(vec) *)(to + i * stride) = NAME(load)(from + i * column_stride);
+    else
+        for (int64_t i = 0; i < count; i++)
+            for (int64_t lane = 0; lane < LANES; lane++)
+                to[i * stride + lane] =
+                    lane < real ? from[lane * row_stride + i * column_stride] : 0;
 }
 
 /* One panel: vector v of its columns is rows `first`.. of matrices[v], of which those from `limit` on
- * read as 0; packed[(k * width + v) * LANES + lane] = matrices[v] at (first + lane, column k).
+ * read as 0; packed[(k * width + v) * LANES + lane] is operand k of matrices[v] at row first + lane.
  *
  * A cache line of a row is read at once: the rows lie far apart, often so that they drive each other
  * out of the first cache. So many streams are too many for the processor to fetch ahead by itself. */
@@ -78,8 +78,19 @@ static void NAME(pack_panel)(const REAL *const *matrices, int width, int64_t row
             if (real >= LANES && column_stride == 1)
                 for (int lane = 0; lane < LANES; lane++)
                     __builtin_prefetch(corner + lane * row_stride + 2 * line);
-            NAME(pack_part)(corner, row_stride, column_stride, real, count,
-                            packed + k * stride + v * LANES, stride);
+            for (int64_t i = 0; i < count; i += LANES) {
+                int64_t few = count - i < LANES ? count - i : LANES;
+                REAL *to = packed + NAME(steps)(k + i) * stride + v * LANES;
+#ifdef BF16_PAIRS
+                NAME(vec) square[VECTOR_BYTES / sizeof(REAL)];
+                NAME(pack_corner)(corner + i * column_stride, row_stride, column_stride, real, few,
+                                  (REAL *)square, LANES);
+                NAME(join_rows)(square, few, to, stride);
+#else
+                NAME(pack_corner)(corner + i * column_stride, row_stride, column_stride, real, few,
+                                  to, stride);
+#endif
+            }
         }
     }
 }
@@ -94,7 +105,7 @@ static void NAME(pack_plain)(Thread thread, const REAL *matrix, int64_t row_stri
     for (int64_t at = thread.index * wide; at < columns; at += thread.threads * wide) {
         int64_t first[] = {at, at + LANES, at + 2 * LANES, at + 3 * LANES};
         NAME(pack_panel)(matrices, 4, row_stride, column_stride, first, columns, depth,
-                         packed + at * depth);
+                         packed + at * NAME(steps)(depth));
     }
 }
 
@@ -107,7 +118,7 @@ static void NAME(pack_gates)(Thread thread, const REAL *matrix, const int *order
     for (int64_t at = thread.index * LANES; at < hidden; at += thread.threads * LANES) {
         int64_t first[] = {at, at, at, at};
         NAME(pack_panel)(matrices, width, depth, 1, first, hidden, depth,
-                         packed + at * width * depth);
+                         packed + at * width * NAME(steps)(depth));
     }
 }
 
@@ -195,7 +206,9 @@ static void NAME(pack_backward_body)(void *argument, Thread thread)
 static int64_t NAME(lay_out)(NAME(Packing) *to, int backward, REAL *room)
 {
     const Problem *p = to->p;
-    int64_t H = p->hidden, P = p->output, wide = 4 * LANES, taken = 0;
+    int64_t H = p->hidden, wide = 4 * LANES, taken = 0;
+    int64_t columns = (p->output + wide - 1) / wide * wide, units = (H + wide - 1) / wide * wide;
+    int64_t input = NAME(steps)(p->input), output = NAME(steps)(p->output);
     int64_t blocks = NAME(blocks)(p->cell, H), gates = NAME(recurrent_gates)(p->cell);
     int is_gru = p->cell == GRU || p->cell == GRU_RESET_BEFORE, resets = p->cell == GRU_RESET_BEFORE;
     int64_t width = p->cell <= RNN_RELU ? 4 : gates;
@@ -203,14 +216,14 @@ static int64_t NAME(lay_out)(NAME(Packing) *to, int backward, REAL *room)
     to->name = room + taken;                                                                     \
     taken += ((elements) + wide - 1) / wide * wide;
     if (backward) {
-        PART(recurrent, (P + wide - 1) / wide * wide * gates * H)
-        PART(candidate, resets ? (P + wide - 1) / wide * wide * H : 0)
-        PART(projection, p->projected ? (H + wide - 1) / wide * wide * P : 0)
+        PART(recurrent, columns * NAME(steps)(gates * H))
+        PART(candidate, resets ? columns * NAME(steps)(H) : 0)
+        PART(projection, p->projected ? units * output : 0)
     } else {
-        PART(input, blocks * (is_gru ? 3 : 4) * LANES * p->input)
-        PART(recurrent, blocks * width * LANES * P)
-        PART(candidate, resets ? blocks * LANES * P : 0)
-        PART(projection, p->projected ? (P + wide - 1) / wide * wide * H : 0)
+        PART(input, blocks * (is_gru ? 3 : 4) * LANES * input)
+        PART(recurrent, blocks * width * LANES * output)
+        PART(candidate, resets ? blocks * LANES * output : 0)
+        PART(projection, p->projected ? columns * NAME(steps)(H) : 0)
         PART(bias, blocks * wide)
     }
 #undef PART

@@ -7,10 +7,11 @@
  *              ...
  *     panel 1: ...
  *
- * A is given as a pointer for each row, so rows may lie anywhere. A tile of ROWS x width vectors of
- * C stays in registers while k runs over a block of K_BLOCK rows, which stay in the first cache for
- * all tiles. Every element of C is one chain of multiply-adds in the order of k, whatever the tile:
- * results do not depend on how many rows there are, nor on the number of threads.
+ * What k counts, and `depth`, are operands (operand.h). A is given as a pointer for each row, so rows
+ * may lie anywhere. A tile of ROWS x width vectors of C stays in registers while k runs over a block
+ * of K_BLOCK rows, which stay in the first cache for all tiles. Every element of C is one chain of
+ * multiply-adds in the order of k, whatever the tile: results do not depend on how many rows there
+ * are, nor on the number of threads.
  */
 
 static inline __attribute__((always_inline)) void NAME(tile)(
@@ -31,12 +32,12 @@ static inline __attribute__((always_inline)) void NAME(tile)(
         if (rows < width) {
             NAME(vec) x[MAX_ROWS];
 #pragma GCC unroll 16
-            for (int r = 0; r < rows; r++) x[r] = NAME(splat)(p[r][k]);
+            for (int r = 0; r < rows; r++) x[r] = NAME(spread)(p[r] + k);
 #pragma GCC unroll 4
             for (int v = 0; v < width; v++) {
                 NAME(vec) w = *(const NAME(vec) *)(b + (k * width + v) * LANES);
 #pragma GCC unroll 16
-                for (int r = 0; r < rows; r++) sum[r][v] += x[r] * w;
+                for (int r = 0; r < rows; r++) sum[r][v] = NAME(add_term)(sum[r][v], x[r], w);
             }
         } else {
             NAME(vec) w[4];
@@ -45,9 +46,10 @@ static inline __attribute__((always_inline)) void NAME(tile)(
                 w[v] = *(const NAME(vec) *)(b + (k * width + v) * LANES);
 #pragma GCC unroll 16
             for (int r = 0; r < rows; r++) {
-                NAME(vec) x = NAME(splat)(p[r][k]);
+                NAME(vec) x = NAME(spread)(p[r] + k);
 #pragma GCC unroll 4
-                for (int v = 0; v < width; v++) sum[r][v] += x * w[v];
+                for (int v = 0; v < width; v++)
+                    sum[r][v] = NAME(add_term)(sum[r][v], x, w[v]);
             }
         }
     }
@@ -120,11 +122,13 @@ static inline __attribute__((always_inline)) void NAME(pair)(
     }
 #pragma GCC unroll 2
     for (int64_t k = 0; k < depth; k++) {
-        NAME(vec) x = NAME(splat)(a[k]);
+        NAME(vec) x = NAME(spread)(a + k);
 #pragma GCC unroll 4
         for (int v = 0; v < width; v++) {
-            sum[0][v] += x * *(const NAME(vec) *)(b + (k * width + v) * LANES);
-            sum[1][v] += x * *(const NAME(vec) *)(b2 + (k * width + v) * LANES);
+            NAME(vec) w = *(const NAME(vec) *)(b + (k * width + v) * LANES);
+            NAME(vec) w2 = *(const NAME(vec) *)(b2 + (k * width + v) * LANES);
+            sum[0][v] = NAME(add_term)(sum[0][v], x, w);
+            sum[1][v] = NAME(add_term)(sum[1][v], x, w2);
         }
     }
 #pragma GCC unroll 4
