@@ -604,7 +604,7 @@ def prepack(
         plain = plain_weights(weights)
         _, like = next(plain.named())
         xp = arrays.namespace(str(arrays.family(like)))
-        actions = arrays.zeros(xp, (0, 0, plain.spec.action_size), like)
+        actions = arrays.zeros(xp, (1, 1, plain.spec.action_size), like)
         call = make_call(
             "rollout", "time_first", plain, None, None, None, 0, backend, actions=actions
         )
