@@ -286,3 +286,34 @@ def test_an_actor_of_another_model_is_refused(call: Any) -> None:
 
 def test_it_shows_its_sizes() -> None:
     assert repr(actor_of(ODD)) == "MLPActor(102 -> 20 -> 5 -> 9, relu, tanh)"
+
+
+@needs_engine
+def test_prepacked_weights_keep_nothing_of_an_actor() -> None:
+    weights = rssm.prepack(model("first"))
+    state, belief = start(weights.spec, 3)
+
+    def kept() -> int:
+        (described,) = (each for (_, observes), each in weights.cache.items() if not observes)
+        return len(described._alive)
+
+    before = kept()
+    for _ in range(3):
+        found = rssm.imagine(weights, state, belief, actor_of(weights.spec), 4, seed=0)
+        wanted = rssm.imagine(weights.weights, state, belief, actor_of(weights.spec), 4, seed=0)
+        assert [one.tobytes() for one in found] == [other.tobytes() for other in wanted]
+    assert kept() == before
+
+
+@needs_engine
+def test_explain_tells_whose_loop_an_actor_runs_in() -> None:
+    weights = model("first")
+    state, belief = start(weights.spec, 3)
+    actor = actor_of(weights.spec)
+    inside = rssm.explain("imagine", weights, state, belief, actor, 4)
+    outside = rssm.explain("imagine", weights, state, belief, lambda s, b: actor(s, b), 4)
+    assert "one native call for all steps" in str(inside.manner)
+    assert "one native call for each step" in str(outside.manner)
+    assert inside.kept is not None
+    assert outside.kept is not None
+    assert inside.kept - outside.kept == 8 * 4 * 3 * (20 + 5)  # the hidden layers of the actor

@@ -300,19 +300,46 @@ def test_explain_is_to_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "call       imagine, T=3 N=2" in told
     assert "2 threads, one native call for each step" in told
     assert "memory     432 B of results, " in told
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_explain_and_prepack_with_tensors(
+    form: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator brings tensors to the engine: that is said, and holds for prepacked weights."""
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install rnnop[torch]")
-    inputs = call_of("step")
-    told = str(
-        rssm.explain(
-            "step",
-            inputs.weights.map(torch.from_numpy),
-            None,
-            None,
-            torch.from_numpy(inputs.arrays["action"]),
-        )
+
+    def tensor(array: Any) -> Any:
+        return torch.from_numpy(array.astype("float64")).to(getattr(torch, dtype))
+
+    plain = call_of(form)
+    inputs = replace(
+        plain,
+        weights=plain.weights.map(tensor),
+        arrays={key: tensor(array) for key, array in plain.arrays.items()},
+        noise=tensor(plain.noise),
     )
-    assert "backend    reference" in told
-    assert "not cpu: it takes NumPy arrays, and `state` is a PyTorch array" in told
+    given = {}
+    if form == "imagine":
+        given["actor"] = lambda state, belief: torch.tanh(belief[:, :2])
+    told = inputs.explain(**given)
+    assert told.backend == "cpu"
+    assert f"{dtype} data, float{64 if dtype == 'float64' else 32} arithmetic" == told.precision
+    if form == "imagine":
+        assert "one native call for each step" in str(told.manner)
+    assert inputs.explain(**given, backend="reference").backend == "reference"
+    called = []
+    forward = native.forward
+    monkeypatch.setattr(native, "forward", lambda *a, **k: called.append(a) or forward(*a, **k))
+    wanted = inputs.run(**given)
+    packed = replace(inputs, weights=rssm.prepack(inputs.weights))
+    calls = len(called)
+    assert calls
+    for one, other in zip(packed.run(**given), wanted, strict=True):
+        assert torch.equal(one, other)
+    assert len(called) == 2 * calls
+    assert packed.explain(**given).backend == "cpu"
 
 
 def test_explain_runs_nothing_and_refuses_what_the_call_refuses() -> None:

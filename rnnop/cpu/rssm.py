@@ -21,7 +21,15 @@ from ..rssm.weights import RSSMGrads, RSSMWeights
 from . import engine as c
 from .engine import pointer
 from .products import LEAST_ROWS
-from .rssm_model import ACTIVATIONS, Model, Pointed, lay_out, point_to_layers
+from .rssm_model import (
+    ACTIVATIONS,
+    Model,
+    Pointed,
+    actor_layers,
+    lay_out,
+    point_to_layers,
+    ready,
+)
 
 _Array = npt.NDArray[Any]
 
@@ -48,7 +56,11 @@ def describe(problem: Problem) -> Description:
     dtype = _compute_dtype(problem.dtype)
     model = _model(problem.weights, form == "observe", problem.cache)
     actor = native_actor(problem)
-    layers = model.layers if actor is None else model.layers | {"actor": model.actor(actor)}
+    layers = (
+        model.layers
+        if actor is None
+        else model.layers | {"actor": actor_layers(Pointed(), actor, dtype)}
+    )
     numbers = sum(math.prod(row) for _, _, row in _kept(problem, model.told, layers))
     T, N, *_ = problem.noise.shape
     return Description(manner, ("noise", *hoisted), str(dtype), T * N * numbers * dtype.itemsize)
@@ -159,12 +171,12 @@ class Run(Pointed):
 
     def ready(self, array: Any) -> Any:
         """Return an array as the engine reads it; None of None."""
-        return None if array is None else np.ascontiguousarray(array, self.dtype)
+        return ready(array, self.dtype)
 
     def _act(self) -> None:
         """Take the actor into the loop, which then wants the gradient of its action, too."""
         actor: Any = self.actor
-        self.layers = _copies(self.layers) | {"actor": self.described.actor(actor)}
+        self.layers = _copies(self.layers) | {"actor": actor_layers(self, actor, self.dtype)}
         self.layers["inputs"][0].back += self.spec.action_size
         point_to_layers(self.model, self.layers)
         self.model.squash = actor.squash == "tanh"

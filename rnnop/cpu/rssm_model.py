@@ -62,10 +62,6 @@ class Model(Pointed):
         self.layers = self._layers()
         self.told = self._told()
 
-    def ready(self, array: Any) -> Any:
-        """Return an array as the engine reads it; None of None."""
-        return None if array is None else np.ascontiguousarray(array, self.dtype)
-
     def _told(self) -> c.Rssm:
         spec, weights = self.spec, self.weights
         rule, shift, offset = _STDS[spec.std]
@@ -87,7 +83,7 @@ class Model(Pointed):
         )
         point_to_layers(told, self.layers)
         if weights.gru is not None:
-            gru = {name: self.ready(arrays[0]) for name, arrays in weights.gru.fields()}
+            gru = {name: ready(arrays[0], self.dtype) for name, arrays in weights.gru.fields()}
             self.put(told, **gru)
         self.put(
             told,
@@ -97,7 +93,7 @@ class Model(Pointed):
         return told
 
     def _or_zeros(self, array: Any, size: int) -> Any:
-        return np.zeros(size, self.dtype) if array is None else self.ready(array)
+        return np.zeros(size, self.dtype) if array is None else ready(array, self.dtype)
 
     def _layers(self) -> dict[str, Any]:
         spec, weights = self.spec, self.weights
@@ -112,7 +108,7 @@ class Model(Pointed):
             found["gru"] = (c.Layer * 1)()
             w = weights.gru.w_ih[0]  # type: ignore[union-attr]  # such a cell has one
             norm = Layer(w, None, weights.gru_scale, weights.gru_shift)
-            self._describe(found["gru"][0], norm, "layer", "identity")
+            describe_layer(self, found["gru"][0], norm, "layer", "identity", self.dtype)
         return found
 
     def _block_gru(self) -> dict[str, Any]:
@@ -134,31 +130,45 @@ class Model(Pointed):
         spec, found = self.spec, (c.Layer * len(layers))()
         for k, layer in enumerate(layers):
             if field != "inputs" and k == len(layers) - 1:
-                self._describe(found[k], layer, "none", "identity")
+                describe_layer(self, found[k], layer, "none", "identity", self.dtype)
             else:
-                self._describe(found[k], layer, spec.norm_of(field), spec.activation)
+                describe_layer(
+                    self, found[k], layer, spec.norm_of(field), spec.activation, self.dtype
+                )
         first = found[0]
         first.known, first.inputs = known, first.inputs - known
         first.back = first.inputs if back is None else back
         return found
 
-    def actor(self, actor: MLPActor) -> Any:
-        """Describe the layers of an actor."""
-        found = (c.Layer * len(actor.layers))()
-        for k, layer in enumerate(actor.layers):
-            last = k == len(actor.layers) - 1
-            self._describe(found[k], layer, "none", "identity" if last else actor.activation)
-        return found
-
-    def _describe(self, to: c.Layer, layer: Layer, norm: str, activation: str) -> None:
-        *_, to.inputs = layer.w.shape
-        to.out = layer.w.size // to.inputs
-        to.back, to.norm, to.activation = to.inputs, _NORMS[norm], ACTIVATIONS[activation]
-        self.put(to, **{name: self.ready(array) for name, array in layer._asdict().items()})
-
     def lay_out(self, functions: c.Functions) -> None:
         """Lay the weights out for the forwards of many calls."""
         self.room = lay_out(self.told, functions, self.dtype, backward=False)
+
+
+def actor_layers(owner: Pointed, actor: MLPActor, dtype: np.dtype[Any]) -> Any:
+    """Describe the layers of an actor; their arrays live as long as the owner."""
+    found = (c.Layer * len(actor.layers))()
+    for k, layer in enumerate(actor.layers):
+        last = k == len(actor.layers) - 1
+        activation = "identity" if last else actor.activation
+        describe_layer(owner, found[k], layer, "none", activation, dtype)
+    return found
+
+
+def describe_layer(
+    owner: Pointed, to: c.Layer, layer: Layer, norm: str, activation: str, dtype: np.dtype[Any]
+) -> None:
+    """Describe one layer; its arrays live as long as the owner."""
+    *_, to.inputs = layer.w.shape
+    to.out = layer.w.size // to.inputs
+    to.back, to.norm, to.activation = to.inputs, _NORMS[norm], ACTIVATIONS[activation]
+    given = {name: ready(array, dtype) for name, array in layer._asdict().items()}
+    owner.put(to, **given)
+
+
+def ready(array: Any, dtype: np.dtype[Any]) -> Any:
+    """Return an array as the engine reads it; None of None."""
+    return None if array is None else np.ascontiguousarray(array, dtype)
 
 
 def point_to_layers(told: c.Rssm, layers: dict[str, Any]) -> None:

@@ -96,8 +96,9 @@ def direct_vjp(*given: Any, **rest: Any) -> tuple[Any, RSSMVJP]:
 
 def _by(name: str, weights: Any, backend: str) -> Callable[..., Any] | None:
     """Return a function of the adapter for calls with such weights, or None if they need none."""
-    if not isinstance(weights, RSSMWeights):
+    if not isinstance(weights, RSSMWeights | PrepackedRSSMWeights):
         return None
+    weights = plain_weights(weights)
     with blame(spec=weights.spec):
         # The operator has no backend `cuda`.
         adapter = frameworks.adapter(weights.prior[0].w, "auto" if backend == "cuda" else backend)
@@ -106,8 +107,10 @@ def _by(name: str, weights: Any, backend: str) -> Callable[..., Any] | None:
 
 def _run(form: str, order: str, weights: Any, *given: Any, **rest: Any) -> Any:
     """Run a call; the arguments are those of `make_call`."""
-    run = _by("run", weights, backend=given[-1]) or direct
-    return run(form, order, weights, *given, **rest)
+    run = _by("run", weights, backend=given[-1])
+    if run is None:
+        return direct(form, order, weights, *given, **rest)
+    return run(form, order, plain_weights(weights), *given, **rest)
 
 
 def _run_vjp(form: str, order: str, weights: Any, *given: Any, **rest: Any) -> tuple[Any, RSSMVJP]:
@@ -117,7 +120,8 @@ def _run_vjp(form: str, order: str, weights: Any, *given: Any, **rest: Any) -> t
         return direct_vjp(form, order, weights, *given, **rest)
     if isinstance(rest.get("actor"), MLPActor):
         rest["actor"] = rest["actor"].with_vjp
-    return cast(tuple[Any, RSSMVJP], run(form, order, weights, *given, **rest))
+    plain = plain_weights(weights)
+    return cast(tuple[Any, RSSMVJP], run(form, order, plain, *given, **rest))
 
 
 def step(
@@ -585,7 +589,7 @@ def prepack(
     It is for a model that stays as it is: a control loop that calls `step` every few milliseconds,
     or a planner that unrolls many futures. Such calls like one before them also skip whatever that
     one found out. Where the weights change from call to call, as in training, there is nothing to
-    gain.
+    gain. Nor is there with PyTorch's and JAX's arrays, which an operator brings to the engine.
 
     Examples
     --------
@@ -604,7 +608,7 @@ def prepack(
         plain = plain_weights(weights)
         _, like = next(plain.named())
         xp = arrays.namespace(str(arrays.family(like)))
-        actions = arrays.zeros(xp, (0, 0, plain.spec.action_size), like)
+        actions = arrays.zeros(xp, (1, 1, plain.spec.action_size), like)
         call = make_call(
             "rollout", "time_first", plain, None, None, None, 0, backend, actions=actions
         )

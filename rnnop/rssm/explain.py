@@ -5,12 +5,16 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from .. import arrays, frameworks
 from ..errors import SpecError, blame
+from ..initialize import float_dtype
 from . import api
-from .backends import BACKENDS, Problem, load, refusals, step_shapes
+from .backends import BACKENDS, Problem, choose, load, refusals, step_shapes
 from .call import Call, make_call
 from .spec import RSSMSpec
 
@@ -106,14 +110,17 @@ def explain(call: str, *given: Any, **options: Any) -> RSSMExplanation:
     hoisted    noise, products of actions
     memory     1.36 kB of results
     precision  float32 data, float32 arithmetic
+    not cuda: it takes CuPy and PyTorch arrays, and `state` is a NumPy array
     """
     with blame("explain"):
         if call not in CALLS:
             raise SpecError(f"`call` is {call!r}; expected one of {', '.join(CALLS)}")
-        checked = _checked(call, given, options)
-        problem = checked.problem
-        described = checked.backend.describe(problem)
-        name = next(each for each in BACKENDS if load(each) is checked.backend)
+        checked, backend = _checked(call, given, options)
+        with blame(spec=checked.spec):
+            problem = _brought(checked.problem, backend)
+            chosen = choose(backend, problem)
+        described = chosen.describe(problem)
+        name = next(each for each in BACKENDS if load(each) is chosen)
         sizes = f"T={checked.layout.num_steps} N={checked.layout.batch_size}"
         return RSSMExplanation(
             checked.spec,
@@ -128,18 +135,47 @@ def explain(call: str, *given: Any, **options: Any) -> RSSMExplanation:
         )
 
 
-def _checked(name: str, given: tuple[Any, ...], options: Mapping[str, Any]) -> Call:
-    """Return the call as its function would check it."""
+def _checked(name: str, given: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Call, str]:
+    """Return the call as its function would check it, and the backend that it asks for."""
     bound = inspect.signature(CALLS[name]).bind(*given, **options)
     bound.apply_defaults()
     rest = bound.arguments
-    first = (rest.pop(each) for each in ("weights", "state", "belief", "noise", "seed", "backend"))
+    backend = rest.pop("backend")
+    first = [rest.pop(each) for each in ("weights", "state", "belief", "noise", "seed")]
+    first.append("reference")  # which takes every call
     if name == "step":
-        return make_call("rollout", "step", *first, actions=rest["action"])
+        return make_call("rollout", "step", *first, actions=rest["action"]), backend
     order = api.order_of(rest.pop("batch_first"))
     if name == "imagine":
         rest["has_vjp"] = False
-    return make_call(name, order, *first, **rest)
+    return make_call(name, order, *first, **rest), backend
+
+
+def _brought(problem: Problem, backend: str) -> Problem:
+    """Return the problem as it reaches a backend: adapters bring arrays on the host as NumPy's."""
+    first = problem.weights.prior[0].w
+    adapter = frameworks.adapter(first, "auto" if backend == "cuda" else backend)
+    on_host = problem.family == "jax" or str(arrays.device(first)) == "cpu"
+    if adapter is None or not on_host or backend == "cuda":
+        return problem
+
+    def like(array: Any) -> Any:
+        if array is None:
+            return None
+        kind = arrays.dtype_name(array)
+        return np.empty(tuple(array.shape), bool if kind == "bool" else float_dtype(kind))
+
+    fields = ("state", "belief", "noise", "actions", "embeds", "is_first")
+    actor: Any = problem.actor
+    return replace(
+        problem,
+        weights=problem.weights.map(like),
+        xp=arrays.namespace("numpy"),
+        family="numpy",
+        cache=None,
+        actor=None if actor is None else replace(actor, call=None),  # it stays outside
+        **{name: like(getattr(problem, name)) for name in fields},
+    )
 
 
 def _results(problem: Problem) -> int:
