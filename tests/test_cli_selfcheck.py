@@ -232,9 +232,9 @@ def cupy(double: Double, monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_cupy.
     monkeypatch.setitem(sys.modules, "array_api_compat.cupy", namespace)
     monkeypatch.setitem(FAMILIES, "cupy", memory.CupyMemory())
     monkeypatch.setitem(FAMILIES, "numpy", memory.CarriedMemory())
-    arrays.namespace.cache_clear()
+    arrays._NAMESPACES.clear()
     yield module
-    arrays.namespace.cache_clear()
+    arrays._NAMESPACES.clear()
 
 
 def test_cupy_arrays(cupy: fake_cupy.Cupy) -> None:

@@ -50,9 +50,9 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_cupy.Cupy]:
     )
     monkeypatch.setitem(memory.FAMILIES, "cupy", memory.CupyMemory())
     monkeypatch.setitem(memory.FAMILIES, "numpy", memory.CarriedMemory())
-    arrays.namespace.cache_clear()
+    arrays._NAMESPACES.clear()
     yield module
-    arrays.namespace.cache_clear()
+    arrays._NAMESPACES.clear()
 
 
 @every

@@ -32,6 +32,7 @@ from rnnop import RnnopError, UnsupportedError, arrays, rssm
 from rnnop.cudnn import memory
 from rnnop.errors import BackendUnavailable, LibraryError
 from rnnop.rssm import cuda
+from rnnop.rssm.api import direct
 from rnnop.rssm.cuda import abilities, compiler, library, plan, work
 from rnnop.rssm.cuda.model import Model
 
@@ -495,9 +496,9 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
     )
     monkeypatch.setitem(abilities.FAMILIES, "cupy", memory.CupyMemory())
     module.cuda.Device = CapableDevice
-    arrays.namespace.cache_clear()
+    arrays._NAMESPACES.clear()
     yield cupy_family(module)
-    arrays.namespace.cache_clear()
+    arrays._NAMESPACES.clear()
 
 
 class CapableDevice(fake_cupy.Device):
@@ -556,8 +557,12 @@ def test_halves_of_torch(dtype: str, torch: Family) -> None:
 
 def test_auto_takes_it_on_a_device(double: Double, family: Family) -> None:
     inputs = inputs_of("rollout", MODELS["first"], 3, 2)
-    given = [family.there(inputs.arrays[name]) for name in ("state", "belief", "actions")]
-    out = rssm.rollout(inputs.weights.map(family.there), *given, noise=family.there(inputs.noise))
+    names = ("state", "belief", "actions")
+    state, belief, actions = (family.there(inputs.arrays[name]) for name in names)
+    weights, noise = inputs.weights.map(family.there), family.there(inputs.noise)
+    # As the adapter calls it, which takes tensors in the memory of the host to the engine.
+    given = weights, state, belief, noise, None, "auto"
+    out = direct("rollout", "time_first", *given, actions=actions, is_first=None)
     assert double.calls("cuLaunchKernel")
     wanted = inputs.run(backend="reference", is_first=None)
     np.testing.assert_allclose(family.back(out.state), wanted.state, rtol=1e-12)
