@@ -18,13 +18,7 @@ from .setups import plain_types
 from .storage import Storage
 from .weights import PrepackedWeights
 
-_FLAGS = (
-    "RNNOP_BACKEND",
-    "RNNOP_NUM_THREADS",
-    "RNNOP_CPU_ISA",
-    "RNNOP_TENSOR_OP_ALLOW_CONVERSION",
-    "RNNOP_ALLOW_TENSOR_CORE",
-)
+_FLAGS = ("RNNOP_BACKEND", "RNNOP_NUM_THREADS", "RNNOP_CPU_ISA")
 
 
 class Shortcut:

@@ -85,7 +85,7 @@ def find_runners(wanted: Sequence[str], quick: bool = False) -> tuple[list[Runne
 
 
 def _cpu(quick: bool) -> list[Runner]:
-    """Return one for each instruction set, or the one of RNNOP_CPU_ISA, and those that may round."""
+    """Return one for each instruction set, or that of RNNOP_CPU_ISA, and those that may round."""
     isas = engine.available() if flags.read("RNNOP_CPU_ISA") == "auto" else (engine.engine().isa,)
     found = [Runner("cpu", settings={"RNNOP_CPU_ISA": isa}) for isa in isas]
     found += [
