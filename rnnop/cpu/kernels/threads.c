@@ -2,9 +2,10 @@
  *
  * A worker that has nothing to do spins for a short while, since the next call is often near, and
  * then sleeps. Nobody waits for one that the system does not let run, be it that another program has
- * its core: its part is taken by a thread that runs, or the others begin without it. The results do
- * not depend on the number of threads. A call that finds the pool taken by another Python thread
- * runs alone.
+ * its core: its part is taken by a thread that runs, or the others begin without it. Where threads
+ * that meet at each step were held up, the next calls do without them for a while. The results do not
+ * depend on the number of threads. A call that finds the pool taken by another Python thread runs
+ * alone.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "threads.h"
@@ -23,12 +24,18 @@
 
 enum { MAX_THREADS = 256, SPINS = 4000 };
 
-#define ROLL_CALL 5e-5 /* seconds: several times what it takes to wake a thread for an idle core */
+/* In seconds: several times what it takes to wake a thread for an idle core; more than a thread that
+ * runs takes from one barrier to the next; and how long a pause is at first and at most. */
+#define ROLL_CALL 5e-5
+#define HELD_UP 1e-3
+#define SHORT_PAUSE 0.05
+#define LONG_PAUSE 1.0
 
 static pthread_mutex_t taken = PTHREAD_MUTEX_INITIALIZER; /* held by the caller that has the pool */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  /* guards sleeping */
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static int workers;
+static double pause_until, pause = SHORT_PAUSE; /* of runs together */
 
 /* The run that is on. Its first word says all that decides who does what: the number of the run, how
  * many parts it has, and how many of them are taken. */
@@ -40,6 +47,7 @@ static struct {
     Barrier barrier;
     atomic_uint begun;  /* the number of the run whose threads may begin together */
     atomic_int running; /* parts that are not done */
+    atomic_int held_up; /* a thread has waited too long for another */
 } job;
 
 static uint64_t word(uint32_t number, int parts, int next)
@@ -148,6 +156,7 @@ static void run(Body body, void *argument, int threads, int together)
     job.barrier.threads = threads;
     atomic_store(&job.barrier.arrived, 0);
     atomic_store(&job.running, threads);
+    atomic_store(&job.held_up, 0);
     pthread_mutex_lock(&lock);
     atomic_store(&job.word, word(number, threads, 1));
     pthread_cond_broadcast(&wake);
@@ -161,26 +170,44 @@ static void run(Body body, void *argument, int threads, int together)
     for (int spins = 0; atomic_load(&job.running) > 0;) wait_a_little(&spins);
 }
 
-static void run_or_alone(Body body, void *argument, int threads, int together)
+static int take_pool(int threads) { return threads > 1 && pthread_mutex_trylock(&taken) == 0; }
+
+static int at_most(int threads) { return threads < MAX_THREADS ? threads : MAX_THREADS; }
+
+static void run_alone(Body body, void *argument)
 {
-    if (threads > MAX_THREADS) threads = MAX_THREADS;
-    if (threads > 1 && pthread_mutex_trylock(&taken) == 0) {
-        run(body, argument, threads, together);
-        pthread_mutex_unlock(&taken);
-    } else {
-        Barrier alone = {.threads = 1};
-        body(argument, (Thread){0, 1, &alone});
-    }
+    Barrier alone = {.threads = 1};
+    body(argument, (Thread){0, 1, &alone});
 }
 
 void rnnop_run_parts(Body body, void *argument, int threads)
 {
-    run_or_alone(body, argument, threads, 0);
+    if (!take_pool(threads)) {
+        run_alone(body, argument);
+        return;
+    }
+    run(body, argument, at_most(threads), 0);
+    pthread_mutex_unlock(&taken);
 }
 
 void rnnop_run_together(Body body, void *argument, int threads)
 {
-    run_or_alone(body, argument, threads, 1);
+    if (!take_pool(threads)) {
+        run_alone(body, argument);
+        return;
+    }
+    if (seconds() < pause_until) {
+        run_alone(body, argument);
+    } else {
+        run(body, argument, at_most(threads), 1);
+        if (atomic_load(&job.held_up)) {
+            pause_until = seconds() + pause;
+            pause = pause < LONG_PAUSE / 2 ? 2 * pause : LONG_PAUSE;
+        } else {
+            pause = SHORT_PAUSE;
+        }
+    }
+    pthread_mutex_unlock(&taken);
 }
 
 void rnnop_barrier(Thread thread)
@@ -193,5 +220,12 @@ void rnnop_barrier(Thread thread)
         atomic_fetch_add(&barrier->round, 1);
         return;
     }
-    for (int spins = 0; atomic_load(&barrier->round) == round;) wait_a_little(&spins);
+    int spins = 0;
+    double late = 0;
+    while (atomic_load(&barrier->round) == round) {
+        wait_a_little(&spins);
+        if (spins < SPINS) continue;
+        if (late == 0) late = seconds() + HELD_UP;
+        else if (seconds() > late) atomic_store(&job.held_up, 1);
+    }
 }
