@@ -222,8 +222,9 @@ def hold(
         found = np.asarray(got[name], np.float64)
         if not np.array_equal(np.isnan(found), np.isnan(array)):
             raise Fault(f"{name} has NaN elsewhere")
-        difference = rms(found - array) - FLOORS[dtype]
-        if not difference <= most * rms(array):
+        numbers = ~np.isnan(array)
+        difference = rms(found[numbers] - array[numbers]) - FLOORS[dtype]
+        if not difference <= most * rms(array[numbers]):
             off[name] = difference
     if not off:
         return
