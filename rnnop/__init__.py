@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from . import errors, layouts
+from . import errors
 from ._version import __version__
 from .api import VJP, Explanation, RNNOutput, explain, prepack, rnn, rnn_vjp
 from .errors import (
@@ -19,7 +19,7 @@ from .spec import Activation, RNNSpec
 from .weights import PrepackedWeights, RNNGrads, RNNWeights
 
 if TYPE_CHECKING:
-    from . import rssm
+    from . import layouts, rssm
 
 __all__ = [
     "VJP",
@@ -52,9 +52,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `rnnop.rssm` when it is first asked for: most programs never do."""
-    if name == "rssm":
+    """Import what most programs never ask for when it is first asked for."""
+    if name in ("layouts", "rssm"):
         from importlib import import_module
 
-        return import_module("rnnop.rssm")
+        return import_module(f"rnnop.{name}")
     raise AttributeError(f"module 'rnnop' has no attribute {name!r}")

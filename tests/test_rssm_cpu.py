@@ -16,6 +16,7 @@ from tolerances import assert_close
 from rnnop import UnsupportedError, rssm
 from rnnop.cpu import engine
 from rnnop.cpu import rssm as native
+from rnnop.rssm.api import direct
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -435,8 +436,9 @@ def test_it_takes_numpy_arrays() -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install rnnop[torch]")
     spec = SPECS["torchrl"]
     weights = rssm.init_weights(spec, seed=0).map(torch.from_numpy)
+    given, actions = (None, None, None, None, "cpu"), torch.zeros(2, spec.action_size)
     with pytest.raises(UnsupportedError, match=r"it takes NumPy arrays, and .* PyTorch array"):
-        rssm.step(weights, None, None, torch.zeros(2, spec.action_size), backend="cpu")
+        direct("rollout", "step", weights, *given, actions=actions)  # beside the adapter
 
 
 def test_auto_takes_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -598,6 +598,9 @@ def test_more_rows_than_cublas_can_count() -> None:
     assert "2,147,483,648 rows" in str(cuda.supports(problem))
 
 
+# In the three that follow nobody brings tensors to a backend, as rnnop.torch does.
+
+
 def test_tensors_that_somebody_watches(torch: Family) -> None:
     import torch as module
 
@@ -607,7 +610,13 @@ def test_tensors_that_somebody_watches(torch: Family) -> None:
     watched = given[2].requires_grad_()
 
     def run(actions: Any, backend: str = "cuda") -> Any:
-        return rssm.rollout(weights, *given[:2], actions, noise=noise, backend=backend).state
+        options = {"actions": actions, "is_first": None}
+        call = ("rollout", "time_first", weights, *given[:2], noise, None, backend)
+        return direct(*call, **options).state
+
+    def imagine() -> None:
+        options = {"actor": lambda s, h: h[:, :2], "horizon": 2, "has_vjp": False}
+        direct("imagine", "time_first", weights, *given[:2], None, 0, "cuda", **options)
 
     with pytest.raises(UnsupportedError, match="autograd is on"):
         run(watched)
@@ -619,9 +628,9 @@ def test_tensors_that_somebody_watches(torch: Family) -> None:
     with pytest.raises(UnsupportedError, match=r"torch\.func"):
         module.func.vmap(run)(plain[None])
     with pytest.raises(UnsupportedError, match="autograd is on"):
-        rssm.imagine(weights, *given[:2], lambda s, h: h[:, :2], 2, seed=0, backend="cuda")
+        imagine()
     with module.no_grad():
-        rssm.imagine(weights, *given[:2], lambda s, h: h[:, :2], 2, seed=0, backend="cuda")
+        imagine()
 
 
 def test_torch_compile_is_sent_to_the_reference(
@@ -631,8 +640,10 @@ def test_torch_compile_is_sent_to_the_reference(
 
     monkeypatch.setattr(module.compiler, "is_compiling", lambda: True)
     inputs = inputs_of("rollout", MODELS["first"], 3, 2)
+    given = inputs.weights.map(torch.there), None, None, None, 0, "cuda"
+    actions = torch.there(inputs.arrays["actions"])
     with pytest.raises(UnsupportedError, match=r"torch\.compile cannot look into it"):
-        on(torch, inputs, [])
+        direct("rollout", "time_first", *given, actions=actions, is_first=None)
 
 
 def test_memory_that_was_made_in_inference_mode_serves_after_it(torch: Family) -> None:
@@ -656,10 +667,10 @@ def test_tensors_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     inputs = inputs_of("rollout", MODELS["first"], 3, 2)
     there = module.from_numpy
+    given = inputs.weights.map(there), None, None, None, 0, "cuda"
+    actions = there(inputs.arrays["actions"])
     with pytest.raises(UnsupportedError, match="`state` lies on device 'cpu'"):
-        rssm.rollout(
-            inputs.weights.map(there), None, None, there(inputs.arrays["actions"]), backend="cuda"
-        )
+        direct("rollout", "time_first", *given, actions=actions, is_first=None)
 
 
 @pytest.mark.parametrize(

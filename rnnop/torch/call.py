@@ -146,7 +146,8 @@ def on_host(name: str, value: Any) -> Tensor:
         return value
     if torch.compiler.is_compiling():
         return torch.as_tensor(value)
-    return torch.tensor(np.ascontiguousarray(to_host(value, name)))
+    # Not ascontiguousarray, which makes a vector of a single number.
+    return torch.tensor(np.array(to_host(value, name), order="C"))
 
 
 _LARGEST_SEED = 2**63 - 1
