@@ -132,7 +132,7 @@ class MLPActor:
         return self._run(state, belief)[0]
 
     def with_vjp(self, state: Array, belief: Array) -> tuple[Array, Callable[[Array], Any]]:
-        """Return the action and its vjp, which returns (dstate, dbelief, *dparameters)."""
+        """Return the action and its vjp, for dstate, dbelief and those of `parameters`."""
         action, saved = self._run(state, belief)
         return action, lambda daction: self._pull(saved, daction, int(state.shape[1]))
 
