@@ -44,22 +44,24 @@ class Shortcut:
         """Return y, h_n and c_n; None where a state is not as it should be."""
         if h0 is None:
             h0 = self._h0
-        elif not self._fits(h0, self._h_shape):
+        elif not fits(h0, self._h_shape, self._dtype):
             return None
         if c0 is None:
             c0 = self._c0
-        elif not self._fits(c0, self._c_shape):
+        elif not fits(c0, self._c_shape, self._dtype):
             return None
         y, h_n, c_n = self._run(x, h0, c0)
         return y.reshape(self._y_shape), h_n, c_n
 
-    def _fits(self, state: Any, shape: tuple[int, ...] | None) -> bool:
-        return (
-            type(state) is np.ndarray
-            and state.shape == shape
-            and state.dtype == self._dtype
-            and state.flags.c_contiguous
-        )
+
+def fits(array: Any, shape: tuple[int, ...] | None, dtype: Any) -> bool:
+    """Return whether an array is one that a backend takes as it is."""
+    return (
+        type(array) is np.ndarray
+        and array.shape == shape
+        and array.dtype == dtype
+        and array.flags.c_contiguous
+    )
 
 
 class Shortcuts(dict[Any, Shortcut | None]):

@@ -15,6 +15,7 @@ import numpy as np
 from .. import flags
 from ..arrays import Array
 from ..setups import MOST
+from ..shortcut import fits
 from . import noise as streams
 from .backends import Prepared
 from .call import Call, start
@@ -65,12 +66,7 @@ class Shortcut:
         return self._output(*([array[0] for array in steps] if self._is_step else steps))
 
     def _fits(self, array: Any, shape: tuple[int, ...]) -> bool:
-        return (
-            type(array) is np.ndarray
-            and array.shape == shape
-            and array.dtype == self._dtype
-            and array.flags.c_contiguous
-        )
+        return fits(array, shape, self._dtype)
 
 
 def key(
@@ -84,7 +80,7 @@ def key(
         return None
     if given.get("is_first") is not None or type(backend) is not str:
         return None
-    return form, order, actions.shape, actions.dtype, backend, flags.raw(_FLAGS)
+    return form, order, actions.shape, actions.dtype, backend, flags.state(_FLAGS)
 
 
 def keep(known_as: tuple[Any, ...], weights: PrepackedRSSMWeights, call: Call) -> None:
